@@ -10,7 +10,7 @@ use crate::Failure;
 pub(crate) enum Question {
     /// Reload the configuration.
     Reload,
-    /// Only report what a reload would change.
+    /// Report what a reload would change, without reloading.
     Differences,
     /// Send the status report.
     Status,

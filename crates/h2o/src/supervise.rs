@@ -196,7 +196,7 @@ impl Phase {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the main thread waits here, and has no worker's clock"
+    reason = "the main thread has no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -7,7 +7,7 @@ use crate::getopt::Known;
 /// Widest option, in columns, next to which the description begins on the same line.
 const MAX_COLUMN: usize = 28;
 
-/// What the words of a command line that are not options stand for.
+/// The kind of operand that words on a command line which are not options are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operands {
     None,

@@ -129,7 +129,8 @@ fn answer_to(
     }
 }
 
-/// Like [`answer`], for a script: the first request waits until the script is evaluated.
+/// Measures the handlers of a path as [`answer`] does, where the handler is a script: the first request waits until the script is
+/// evaluated.
 #[cfg(feature = "mruby")]
 fn script_answer(config: &str) -> impl FnMut() + use<> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -11,7 +11,7 @@ use crate::site::{
     accepted, capabilities, hosts, http2_directives, http3_directives, listen, quic_nodes, settings,
 };
 
-/// All built-in features.
+/// The built-in features: all directives of the server and of the crates below it.
 #[must_use]
 pub fn features() -> Arc<Features> {
     features_with(&[])
@@ -51,8 +51,8 @@ pub fn load(path: &str, source: &dyn Source) -> Result<LoadedConfig, Error> {
     load_with(features(), path, source)
 }
 
-/// Reads and checks a configuration that is to replace the one in use. Unchanged parts keep their state: the health of backends and
-/// connections to them, open logs, cached files.
+/// Reads and checks a configuration that is to replace the one in use. The parts that have not changed keep their state: the health
+/// of backends and connections to them, open logs, cached files.
 ///
 /// # Errors
 /// The first error in the configuration.

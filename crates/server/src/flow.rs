@@ -20,7 +20,7 @@ pub(crate) enum Flow {
     Continue,
     /// The next step of the connection needs an event of the socket, a waker or a timer.
     Wait,
-    /// The connection is over.
+    /// The connection is over and must be closed.
     Close,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Instant,
     /// Output for the client in clear text, not yet offered to the socket.
     pub(crate) out: Vec<u8>,
-    /// Bytes that are sent after `out` without a copy.
+    /// Output that is sent after the bytes of `out`, without a copy.
     tail: Bytes,
 }
 

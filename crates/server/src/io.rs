@@ -47,7 +47,7 @@ pub(crate) struct Io {
 /// Stage of the TLS handshake; unused in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TlsStage {
-    /// The handshake has not come far enough to carry data.
+    /// The TLS handshake has not come far enough to carry data.
     Handshake,
     /// Early data has arrived and may be answered; the handshake is not complete.
     Early,

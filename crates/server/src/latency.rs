@@ -13,7 +13,8 @@ const LEAST_PIECE: usize = 512;
 /// State of the optimisation on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Latency {
-    /// Not decided yet: no response has had to wait so far, so the kernel was not asked for its figures.
+    /// Whether the optimisation applies is not decided yet: no response has had to wait so far, so the kernel was not asked for its
+    /// figures.
     #[default]
     Unknown,
     /// The optimisation does not apply for the rest of the connection.
@@ -27,9 +28,9 @@ pub(crate) enum Latency {
 /// The amount of output for one write to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// Plaintext bytes per TLS record.
+    /// Number of bytes of plaintext per TLS record.
     pub(crate) record_payload: u32,
-    /// Bytes of output per write.
+    /// Number of bytes of output per write to the socket.
     pub(crate) bytes: u32,
 }
 

@@ -143,7 +143,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
 mod tests {
     use super::*;
 
-    #[expect(clippy::disallowed_methods, reason = "any start will do")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the virtual time of the test may start at any instant"
+    )]
     fn start() -> Instant {
         Instant::now()
     }

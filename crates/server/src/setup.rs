@@ -21,7 +21,7 @@ pub(crate) struct Setup {
     /// Settings of the HTTP/2 driver.
     pub(crate) http2: Http2Settings,
     pub(crate) http3: Http3Settings,
-    /// Whether `send-informational` allows informational responses over HTTP/2.
+    /// Whether `send-informational` allows informational responses over HTTP/2 and HTTP/3.
     pub(crate) sends_informational: bool,
     /// Whether `send-informational` allows informational responses over HTTP/1.1 as well.
     pub(crate) informs_http1: bool,

@@ -242,7 +242,7 @@ fn ended(
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "commands are waited for outside of workers, which have the clock"
+    reason = "the thread that waits for a command has no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -1,6 +1,6 @@
 //! System calls on sockets that rustix and nix have no wrapper for.
 
-#![expect(unsafe_code, reason = "no safe wrapper knows these calls")]
+#![expect(unsafe_code, reason = "no safe wrapper has these system calls")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

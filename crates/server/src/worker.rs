@@ -141,7 +141,8 @@ impl Server {
                 .name(format!("worker-{index}"))
                 .spawn(move || {
                     let ended = catch_unwind(AssertUnwindSafe(|| run(config, &ready)));
-                    // Dropped before `on_end` is called: the starting server stops waiting for a worker that has ended.
+                    // `ready` is dropped before `on_end` is called, so that the starting server stops waiting for a worker that has
+                    // ended.
                     drop(ready);
                     on_end(ended.map_or(WorkerEnd::Died, |()| WorkerEnd::Drained));
                 });
@@ -179,9 +180,9 @@ impl Server {
         &self.shared
     }
 
-    /// Reads the certificates, keys and client authorities of every listener again, with the rights of the user that
-    /// the server runs as. New connections get those that have changed. A file that cannot be read, or does not match
-    /// its key, leaves the loaded one in use. Sessions of a certificate that was replaced are no longer resumed.
+    /// Reads the certificates, keys and client authorities of every listener again, with the rights of the user that the server
+    /// runs as. New connections use the files that have changed. A file that cannot be read, or does not match its key, leaves the
+    /// loaded one in use. Sessions of a certificate that was replaced are no longer resumed.
     ///
     /// Updates the list of [`h2o_exchange::Certificates`].
     pub fn reload_certificates(&self) -> CertificateReload {

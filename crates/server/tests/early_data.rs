@@ -25,13 +25,13 @@ use trick::{Tricks, paths_of_tricks, tricks};
 enum Trick {
     /// Answers requests from TLS early data with 425, and other requests with their own body.
     Careful,
-    /// Like `Careful`, but pulls the body while it arrives.
+    /// Answers 425 to a request from early data like [`Trick::Careful`], but pulls the request body while it arrives.
     Pulling,
-    /// Like `Careful`, and counts how often the handler runs.
+    /// Answers 425 to a request from early data like [`Trick::Careful`], and counts in [`ASKED`] how often the handler runs.
     Counted,
-    /// Like `Careful`, but waits until the test allows the answer ([`MAY_ANSWER`]).
+    /// Answers 425 to a request from early data like [`Trick::Careful`], once the test allows that by [`MAY_ANSWER`].
     CarefulLater,
-    /// Like `Careful`, but waits until the test allows the answer ([`SLOW_MAY_ANSWER`]).
+    /// Answers 425 to a request from early data like [`Trick::Careful`], once the test allows that by [`SLOW_MAY_ANSWER`].
     Slow,
     /// Answers whether the request came as TLS early data.
     Tell,

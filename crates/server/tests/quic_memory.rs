@@ -31,7 +31,7 @@ fn add(bytes: isize) {
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
-#[expect(unsafe_code, reason = "an allocator is")]
+#[expect(unsafe_code, reason = "the methods of an allocator are unsafe")]
 // SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -126,7 +126,9 @@ impl BodySource for Once {
 }
 
 /// The source of a tunnel's response that never sends and never reads.
-struct Silent(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
+struct Silent(
+    #[expect(dead_code, reason = "the pipe must stay open while the response lasts")] Rc<BodyPipe>,
+);
 
 impl BodySource for Silent {
     fn poll_next(
@@ -143,7 +145,9 @@ impl BodySource for Silent {
 }
 
 /// The source of a tunnel's response that sends as much as possible and never reads.
-struct Flood(#[expect(dead_code, reason = "kept")] Rc<BodyPipe>);
+struct Flood(
+    #[expect(dead_code, reason = "the pipe must stay open while the response lasts")] Rc<BodyPipe>,
+);
 
 impl BodySource for Flood {
     fn poll_next(

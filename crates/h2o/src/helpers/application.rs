@@ -61,7 +61,7 @@ pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Fai
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this process has no worker and no clock of one"
+    reason = "this process has no worker, and so no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

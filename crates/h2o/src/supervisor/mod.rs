@@ -377,7 +377,7 @@ fn name(signal: Signal) -> &'static str {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the supervisor waits here, and has no worker's clock"
+    reason = "the supervisor has no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -43,7 +43,7 @@ impl Reactor {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         #[expect(
             unsafe_code,
-            reason = "the runtime wants a promise about the descriptor"
+            reason = "the runtime needs the promise that the descriptor stays open"
         )]
         // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and it lives in `set`.
         let set = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
@@ -118,7 +118,7 @@ impl Registry {
 
     /// Stops watching a socket that other workers may watch as well: closing this worker's descriptor would not stop it.
     pub(crate) fn remove(&self, socket: &impl AsFd) {
-        // This fails if the socket is not watched, which changes nothing.
+        // The result is ignored: the call only fails if the socket is not watched.
         let _ = epoll::delete(self.0.get_ref(), socket);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Http1 {
     /// The requests of the connection: one at a time, in [`SlotId::ONLY`].
     requests: Requests,
     streams: Http1Streams,
-    /// Present while the rest of a request's body is read and dropped after the response.
+    /// The rest of a request's body; present while the server reads and drops it after the response.
     discarding: Option<DiscardedBody>,
     /// The driver of HTTP/2, if the connection goes on with HTTP/2.
     successor: Option<Box<Http2>>,

@@ -33,7 +33,7 @@ pub(super) struct Http1Streams {
     pub(super) engine: ServerConnection,
     /// How the end of the current response's body is marked: by its length, by chunks, or by closing the connection.
     mode: BodyMode,
-    /// Present if the response's body may be moved from a backend's socket within the kernel.
+    /// State of the transfer within the kernel; present if the response's body may be moved that way from a backend's socket.
     splicing: Option<Splicing>,
     /// Whether the rest of the request's body is read and dropped.
     pub(super) drops_body: bool,

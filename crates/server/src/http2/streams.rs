@@ -181,7 +181,7 @@ impl Streams for ServerConnection {
     fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason) {
         let code = match reason {
             CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => None,
-            // With this code, the client knows that the request was not processed (RFC 9113 §8.7).
+            // The code REFUSED_STREAM tells the client that the request was not processed (RFC 9113 §8.7).
             CloseReason::Refused => Some(ErrorCode::REFUSED_STREAM),
             CloseReason::TooSlow => Some(ErrorCode::CANCEL),
             // The code says that the connection to which the tunnel leads was reset (RFC 9113 §8.5).

@@ -52,7 +52,7 @@ pub(super) struct Http3Streams {
     /// The remaining output of responses that the transport has not taken yet, although their requests are over.
     tails: Tails,
     /// Number of bytes that the client takes of each stream before it raises the window, if that is less than [`SMALL_WINDOW`];
-    /// otherwise the largest number.
+    /// otherwise `u64::MAX`.
     first_window: u64,
     /// Whether client and server have agreed on QUIC datagrams.
     has_datagrams: bool,
@@ -418,8 +418,8 @@ impl Http3Streams {
             urgency,
             incremental,
         } = self.engine.priority(key);
-        // Of one urgency, the responses that are not incremental are sent one after the other, and then the incremental ones take
-        // turns.
+        // Among the responses of one urgency, those that are not incremental are sent first, one after the other; then the
+        // incremental responses take turns.
         const STREAMS: u64 = 1 << 24;
         let place = if incremental {
             0
@@ -486,7 +486,8 @@ impl Streams for Http3Streams {
     #[inline]
     fn limits(setup: &Setup) -> RequestLimits {
         RequestLimits {
-            // Not limited here: the QUIC transport limits how many streams a client may open.
+            // The number of running requests has no limit here, because the QUIC transport limits how many streams a client may
+            // open.
             running: usize::MAX,
             streaming: setup.http3.max_concurrent_streaming_requests,
             resets: setup.http2.max_concurrent_requests,

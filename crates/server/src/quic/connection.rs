@@ -305,7 +305,7 @@ impl QuicConnection {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Whether the handshake is not complete; requests from TLS early data may already be in progress.
+    /// Whether the TLS handshake is not complete; requests that came as TLS early data may already be in progress.
     const fn is_shaking(&self) -> bool {
         match self.phase {
             Phase::Handshake => true,

@@ -135,7 +135,7 @@ fn ack_threshold(frequency: f64, window: u32) -> Option<u32> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "such casts saturate, and the ratio is at most 1"
+        reason = "the cast saturates, and the ratio is at most 1"
     )]
     let packets = (frequency * f64::from(window)).ceil() as u32;
     (packets > 0).then_some(packets)

@@ -155,7 +155,7 @@ impl Handover {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the thread of the other generations has no worker's clock"
+    reason = "the thread that talks to other generations has no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()
@@ -260,7 +260,7 @@ struct Talk {
 
 struct Older {
     socket: OwnedFd,
-    /// Set when the keys of the older generation have come.
+    /// The older generation as the workers see it; present once its keys have come.
     shared: Option<Arc<Predecessor>>,
     /// Whether the older generation has stopped reading the UDP sockets, or this process no longer waits for that.
     has_stopped: bool,

@@ -145,7 +145,7 @@ const GAP: &str = "\u{1e}{\"time\":0,\"name\":\"loglevel:warning\",\"data\":{\"m
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a trace says when it began by the clock of the machine"
+    reason = "a trace contains the time of the machine's clock at which it began"
 )]
 fn now() -> SystemTime {
     SystemTime::now()

@@ -72,7 +72,7 @@ pub(crate) struct FileWriter {
     len: u64,
     max: u64,
     written: u64,
-    /// Bytes of the body that no disk thread has been given yet.
+    /// Bytes of the body that were not handed to a disk thread yet.
     queue: ByteQueue,
 }
 

@@ -41,8 +41,8 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
                 let next = number + 1;
                 return Guarded::Waiting(WaitingGuard { future, next });
             }
-            // The guard wants to see the response of the handlers behind it: the guard counts as passed here and runs again
-            // together with them.
+            // The guard wants to see the response of the later handlers: it counts as passed here, and runs again together with
+            // those handlers.
             Ok(Outcome::Next(_) | Outcome::Reroute(_)) => return Guarded::Passed,
         }
     }

@@ -119,7 +119,7 @@ impl Pushes {
         counts && casper.lookup_and_add(exchange.original_target())
     }
 
-    /// Like [`Pushes::is_cached`], for a resource whose response is not known yet.
+    /// Whether the client may already have the requested resource, judged before its response is known (see [`Pushes::is_cached`]).
     fn may_be_cached(&self, exchange: &Exchange) -> bool {
         let target = exchange.original_target();
         settings(exchange).casper.is_some()
@@ -381,8 +381,8 @@ impl Requests {
 fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: &RequestHead) {
     let now = turn.now;
     let exchange = &mut *exchange.borrow_mut();
-    // The exchange gets a copy of the promised head: internal redirects may change the request of the exchange, but not what was
-    // promised.
+    // The exchange gets a copy of the promised head: internal redirects may change the request of the exchange, but must not change
+    // the promise.
     exchange.request.clone_from(head);
     exchange.timings = Timings::starting(now);
     exchange.timings.head = Some(now);

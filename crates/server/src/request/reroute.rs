@@ -12,9 +12,9 @@ use super::routing::{body_use, set_route};
 
 /// Where an internal redirect leads.
 pub(crate) enum RerouteTarget {
-    /// To the handlers of a path of the site.
+    /// The redirect leads to the handlers of a path of the site.
     Handlers,
-    /// To an upstream server.
+    /// The redirect leads to an upstream server; the function sends the request there.
     Successor(Successor),
 }
 

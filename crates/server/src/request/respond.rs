@@ -282,7 +282,8 @@ impl Requests {
         })
     }
 
-    /// Like [`Requests::pull`], but `pull` moves the bytes. Returns `None` if the request is over, or has no body to pull.
+    /// Moves bytes of a response's body to the client by the function `pull`. Returns `None` if the request is over, or has no body
+    /// to pull.
     pub(crate) fn pull_by<S: Streams>(
         &mut self,
         streams: &mut S,

@@ -166,7 +166,10 @@ pub(super) fn retire(reference: &ExchangeRef) {
 /// Unused slots of a worker; a new request takes one, so that none need be allocated.
 #[derive(Default)]
 pub(super) struct SlotPool {
-    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    #[expect(
+        clippy::vec_box,
+        reason = "the pool keeps the allocated boxes for later requests"
+    )]
     free: RefCell<Vec<Box<StreamSlot>>>,
 }
 

@@ -142,7 +142,7 @@ pub(crate) struct VersionRules {
 pub(crate) struct RequestLimits {
     /// Number of requests whose handlers may run at the same time.
     pub(crate) running: usize,
-    /// How many of these may have a handler that pulls the request's body.
+    /// Number of running requests whose handlers may pull their bodies.
     pub(crate) streaming: usize,
     /// How many more requests the client may have reset than were answered since, before its new requests are delayed.
     pub(crate) resets: usize,
@@ -174,11 +174,11 @@ pub(crate) struct HeadSent {
 /// How far to raise the flow-control window for a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// To the default of the HTTP version: a handler wants the body.
+    /// Raise the window to the default of the HTTP version, because a handler wants the body.
     Body,
-    /// To this many bytes beyond those that the handler of a tunnel has taken.
+    /// Raise the window to this many bytes beyond those that the handler of a tunnel has taken.
     Tunnel(u32),
-    /// By this many bytes, which the server has processed.
+    /// Raise the window by this many bytes, which the server has processed.
     Credit(usize),
 }
 

@@ -38,7 +38,7 @@ impl Wire {
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
             let mut bytes: libc::c_int = 0;
-            #[expect(unsafe_code, reason = "no safe wrapper knows these requests")]
+            #[expect(unsafe_code, reason = "no safe wrapper has these requests of ioctl")]
             // SAFETY: the two kinds of request (bytes to read, bytes not yet read by the peer) write one `c_int`.
             let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut bytes) };
             if result == 0 { bytes } else { 0 }

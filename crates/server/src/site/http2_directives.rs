@@ -161,7 +161,7 @@ fn whole_percent(ratio: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "such casts saturate, and more than the largest number is as good as it"
+        reason = "the cast saturates, and a larger percentage would have the same effect"
     )]
     let percent = (ratio * 100.0).round() as u32;
     percent

@@ -326,7 +326,7 @@ fn tcp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
         .collect())
 }
 
-/// Like [`tcp_addresses`], for the UDP addresses of QUIC.
+/// Resolves the UDP addresses of a `listen` for QUIC.
 fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error> {
     let mut addresses = tcp_addresses(port, host)?;
     for (endpoint, ..) in &mut addresses {

@@ -96,7 +96,7 @@ pub fn load_with(
     load_next(features, path, source, None)
 }
 
-/// As [`load_with`], for a configuration that is to replace the configuration `running`.
+/// Reads and checks a configuration like [`load_with`], but one that is to replace the configuration `running`.
 pub(crate) fn load_next(
     features: Arc<Features>,
     path: &str,

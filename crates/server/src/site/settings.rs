@@ -84,11 +84,11 @@ pub struct ServerSettings {
 /// Which clients get informational responses (1xx, RFC 9110 §15.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendInformational {
-    /// HTTP/2 clients. HTTP/1 clients only get `100 Continue`, for which they wait.
+    /// HTTP/2 and HTTP/3 clients get informational responses; HTTP/1 clients only get `100 Continue`, for which they wait.
     ExceptHttp1,
-    /// No client, except that HTTP/1 clients get `100 Continue`.
+    /// No client gets informational responses, except that HTTP/1 clients get `100 Continue`.
     None,
-    /// HTTP/2 and HTTP/1.1 clients.
+    /// Clients of all versions from HTTP/1.1 on get informational responses.
     All,
 }
 

@@ -22,8 +22,8 @@ use crate::tcp::connection::Connection;
 
 /// Largest number of connections that are accepted per event of a listening socket.
 const ACCEPT_BATCH: usize = 10;
-/// For how long no connections are accepted after `accept` failed or `max-connections` was reached. The pause ends
-/// early when a connection closes.
+/// How long the worker accepts no connections after `accept` failed or `max-connections` was reached. The pause ends early when a
+/// connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Timer slot that stands for the end of the pause in accepting. The slots of connections are lower.
 const ACCEPT_SLOT: u32 = MAX_SLOT;

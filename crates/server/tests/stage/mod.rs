@@ -92,11 +92,11 @@ enum Trick {
     Echo,
     /// Reads the whole request body as fast as it comes, and answers with a body of unknown length.
     Swallow,
-    /// Like `Echo`, but ends the tunnel with a text when the test releases the handler.
+    /// Sends the request body back like [`Trick::Echo`], but ends the tunnel with a text when the test releases the handler.
     Tunnel,
     Panic,
     LaterPanic,
-    /// Responds with a body that ends in a failure of this server; the next behaviours have other endings.
+    /// Responds with a body that ends in a failure of this server.
     Local,
     Failed,
     Short,

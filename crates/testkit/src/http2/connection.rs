@@ -66,7 +66,7 @@ pub struct GoAway {
 /// Result of waiting for a frame of the server.
 #[derive(Debug)]
 pub enum Received {
-    /// The server has sent this frame.
+    /// A frame of the server has arrived.
     Frame(Frame),
     /// The server has closed the connection.
     Closed,
