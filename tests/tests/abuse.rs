@@ -25,7 +25,7 @@ const BEGUN_HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nX: ";
 const BEGUN_BODY: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n";
 const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Sends one byte again and again until the server has closed the connection.
+/// Sends the byte `x` at intervals of `every` until the server has closed the connection; fails if that takes longer than `limit`.
 fn drip(mut connection: Raw, every: Duration, limit: Duration) {
     let deadline = Deadline::after(limit);
     while connection.try_send("x") {
@@ -33,12 +33,12 @@ fn drip(mut connection: Raw, every: Duration, limit: Duration) {
             !deadline.has_passed(),
             "the connection is open after {limit:?}"
         );
-        // This is what the client does, not what the test waits for.
+        // The pause is part of the client's behaviour: the test does not wait for anything here.
         std::thread::sleep(every);
     }
 }
 
-/// Waits until nobody but us is connected.
+/// Waits until the server has no connection but the one that asks for its status.
 fn alone(server: &Server, limit: Duration) {
     let deadline = Deadline::after(limit);
     while connections(server) > 1 {
@@ -50,7 +50,7 @@ fn alone(server: &Server, limit: Duration) {
     }
 }
 
-/// How many connections the server says it has, the one that asks included.
+/// Number of connections on the server's status page, which includes the connection that asks for it.
 fn connections(server: &Server) -> usize {
     let status = server.ask("GET /status/json?show=main").text();
     let number = status.lines().find_map(|line| {
@@ -69,27 +69,27 @@ fn with_defaults_idle_and_dripping_clients_are_gone_in_time() {
     let server = start("");
     let connect = || Raw::connect(server.port());
     std::thread::scope(|scope| {
-        // Nothing at all: gone 10 s after the kernel has handed it over, which it puts off.
+        // A client that sends nothing is closed 10 s after the kernel reports the connection, which TCP_DEFER_ACCEPT delays.
         scope.spawn(|| connect().time_to_close(seconds(18)));
-        // Half a head: gone within 10 s.
+        // A client that sends half a request head is closed within 10 s.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_HEAD);
             connection.time_to_close(seconds(10))
         });
-        // A head that grows by a byte each second: gone 10 s after the connection, give or take a byte.
+        // A client whose request head grows by a byte each second is closed 10 s after it connected, or up to one byte later.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_HEAD);
             drip(connection, seconds(1), seconds(14));
         });
-        // A body that grows by a byte each second: gone within 30 s.
+        // A client whose request body grows by a byte each second is closed within 30 s.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send(BEGUN_BODY);
             drip(connection, seconds(1), seconds(30));
         });
-        // A kept connection without another request: gone after 10 s.
+        // A client that keeps its connection after a response and sends no further request is closed after 10 s.
         scope.spawn(|| {
             let mut connection = connect();
             connection.send("GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -123,7 +123,8 @@ fn configured_times_bound_silence_and_heads() {
         ] {
             let server = &server;
             scope.spawn(move || {
-                // From before the limits begin to run; with defaults they would be ten and five seconds.
+                // The clock starts before the server's time limits do. With the default settings they would be 10 and 5 s, longer than
+                // this.
                 let clock = Deadline::after(Duration::from_millis(4500));
                 let mut connection = server.connect();
                 connection.send(begun);
@@ -151,13 +152,13 @@ fn configured_times_bound_silence_and_heads() {
 fn a_client_that_reads_slowly_but_steadily_gets_everything() {
     let server = start("http1-request-timeout: 2\nhttp1-request-io-timeout: 2");
     let mut connection = server.connect();
-    // So that what we read soon makes room for what the server has to send.
+    // A small receive buffer: when the client reads, the server soon has room to send again.
     rustix::net::sockopt::set_socket_recv_buffer_size(connection.stream(), 64 * 1024).unwrap();
     connection.send(LARGE);
     let head = connection.read_head();
     assert_eq!(head.field("content-length"), Some("20000000"));
-    // Several times longer than the server waits, in pauses that are shorter. The kernel of the server holds enough for
-    // all of it, so its socket does not become writable meanwhile.
+    // The client reads for several times as long as the time limit, with pauses shorter than the limit. The send buffer of the server's
+    // kernel holds all that is read here, so the server's socket does not become writable meanwhile.
     for _ in 0..25 {
         let _ = connection.read_exactly(20_000);
         std::thread::sleep(Duration::from_millis(200));
@@ -215,7 +216,7 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
         ("never reads", LARGE),
     ] {
         let server = start("http1-request-timeout: 60\nhttp1-request-io-timeout: 60");
-        // What is made once is made now.
+        // The server allocates here what it allocates once, such as caches, before its memory is measured.
         for _ in 0..8 {
             assert_eq!(server.ask("GET /none").code(), 404);
             assert_eq!(server.ask("GET /large").body.len(), 20_000_000);

@@ -1,11 +1,11 @@
-//! Certificates that the server obtains by ACME, from Pebble.
+//! Certificates that the server obtains by ACME from the test CA Pebble (`tests/clients/acme-ca`).
 
 use std::os::unix::fs::PermissionsExt;
 
 use h2o_tests::certs::{Key, local_server, self_signed};
 use h2o_tests::{Folder, Server, Service, Setup, binary, curl, eventually, free_port, run};
 
-/// A server with two hosts, and the authority that it is to ask.
+/// The configuration of a server with two hosts, and the ports of the server and of the certificate authority.
 struct Site {
     folder: Folder,
     http: u16,
@@ -13,7 +13,7 @@ struct Site {
     authority: u16,
 }
 
-/// The authority, which can be started more than once.
+/// How to start the certificate authority, which a test may start several times.
 struct Authority {
     options: Vec<String>,
     http: u16,
@@ -66,7 +66,7 @@ impl Site {
         }
     }
 
-    /// The configuration, with further attributes of `acme`. Without `has_http` there is no listener in the clear.
+    /// The server's configuration; `attributes` are further attributes of `acme`. Without `has_http` no listener speaks cleartext.
     fn config(&self, attributes: &str, has_http: bool) -> String {
         let Self {
             http,
@@ -96,7 +96,7 @@ impl Site {
     }
 }
 
-/// What a client of this name gets: issuer, names and serial number.
+/// What `openssl` shows of the certificate that a client with this SNI name gets: issuer, names and serial number.
 fn presented(port: u16, name: &str) -> String {
     let command = format!(
         "openssl s_client -connect 127.0.0.1:{port} -servername {name} </dev/null 2>/dev/null \
@@ -105,7 +105,7 @@ fn presented(port: u16, name: &str) -> String {
     run("sh", &["-c", &command]).text()
 }
 
-/// Waits until a client of this name gets a certificate of the authority for it, other than `before`.
+/// Waits until a client with this SNI name gets a certificate for it from the authority that differs from `before`.
 fn obtained(port: u16, name: &str, before: &str) -> String {
     eventually(&format!("another certificate for {name}"), || {
         let found = presented(port, name);
@@ -131,7 +131,7 @@ fn each_host_gets_a_certificate_by_http_and_keeps_it() {
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
-    // Nothing is left of the answers, and the directory is not listed.
+    // The server has removed the responses to the HTTP challenges, and does not list their directory.
     let answers = server
         .folder
         .at("state/acme/webroot/.well-known/acme-challenge");
@@ -140,7 +140,7 @@ fn each_host_gets_a_certificate_by_http_and_keeps_it() {
         let url = format!("http://127.0.0.1:{http}/.well-known/acme-challenge/{path}");
         assert_ne!(curl(&[&url]).code(), 200);
     }
-    // Without an authority: the certificates are on the disk.
+    // After a restart without an authority the server uses the certificates that are stored on disk.
     authority.kill();
     let config = server.folder.read("h2o.conf");
     let folder = server.stop();
@@ -153,7 +153,7 @@ fn certificates_are_obtained_by_tls_while_clients_get_one_of_our_own() {
     let site = Site::new();
     let authority = site.authority();
     let (server, tls) = site.start("", false);
-    // The authority is not there yet.
+    // The authority has not been started yet.
     server.wait_for_message("Connection refused; next attempt in 5 seconds");
     for name in NAMES {
         let own = presented(tls, name);
@@ -166,7 +166,7 @@ fn certificates_are_obtained_by_tls_while_clients_get_one_of_our_own() {
     for name in NAMES {
         obtained(tls, name, "");
     }
-    // The protocol of the challenge is for authorities that check a name.
+    // A client that offers the ALPN protocol of the TLS challenge is refused unless a challenge for the name is in progress.
     let command = format!(
         "openssl s_client -connect 127.0.0.1:{tls} -servername a.test -alpn acme-tls/1 </dev/null 2>&1"
     );
@@ -186,7 +186,8 @@ fn an_account_can_belong_to_an_external_one() {
     let right = site.config(attributes, true);
     let (server, tls) = site.start(attributes, true);
     server.wait_for_message("failed to obtain the certificate of a.test: the authority refused: ");
-    // A reload begins anew, although the configuration names the same file.
+    // The file of the external account has new contents under the same name: a reload of the configuration makes the server read it and
+    // retry.
     server.folder.write("eab", format!("{KEY}\n"));
     server.replace_config(&right);
     server.reload();
@@ -219,7 +220,7 @@ fn an_authority_that_was_away_and_has_forgotten_everything_is_asked_again() {
     let first = NAMES.map(|name| obtained(tls, name, ""));
     running.kill();
     server.wait_for_message("failed to obtain the certificate of a.test");
-    // What is there stays in use.
+    // The certificates that the server has stay in use.
     assert!(presented(tls, "a.test").contains("Pebble Intermediate"));
     let _authority = authority.start(&[]);
     for (name, first) in NAMES.iter().zip(first) {
@@ -299,7 +300,7 @@ fn one_certificate_can_be_for_several_names() {
                 assert!(found.contains(&format!("DNS:{name}")), "{found}");
             }
         }
-        // With one more name there is another certificate.
+        // A further name in the configuration makes the server obtain a certificate with that name.
         let before = presented(tls, "a.test");
         server.replace_config(&config.replace("[c.test,", "[e.test, c.test,"));
         server.reload();

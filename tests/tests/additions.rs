@@ -1,8 +1,8 @@
-//! What other servers have and H2O has not: rules for addresses, passwords, rewriting, patterns of paths, CORS, a maintenance page.
+//! Features that H2O does not have: rules for addresses, passwords, rewriting, patterns of paths, CORS, a maintenance page.
 
 use h2o_tests::{Backend, FINE, Server, Setup, Talk, curl, eventually, run};
 
-/// `www/` with files that say their name.
+/// Starts a server with these lines of `paths`; each file in its `www/` contains its own name.
 fn start(paths: &str) -> Server {
     let config = format!(
         "listen: @PORT@\naccess-log: {{ path: @DIR@/log, format: '%U %s %u %{{PATH_1}}e' }}\nhosts:\n  default:\n    paths:\n{paths}"
@@ -20,7 +20,7 @@ fn start(paths: &str) -> Server {
     setup.start()
 }
 
-/// Status and content of the answer.
+/// Returns the status code and the content of the response.
 fn ask(server: &Server, request: &str) -> String {
     let response = server.ask(request);
     format!("{} {}", response.code(), response.text().trim())
@@ -63,7 +63,7 @@ fn passwords_are_checked_against_a_file() {
         &["passwd", "-apr1", "-salt", "saltsalt", "secret"],
     )
     .text();
-    // Of `htpasswd -B`, and of `htpasswd -s`.
+    // Hashes of passwords as `htpasswd -B` and `htpasswd -s` write them.
     let bcrypt = "$2b$04$P8RuztND1vn5rPLudBSnOe7RoMzUbtqy9vWWqu6kh6zpm44kYozia";
     let sha = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
     let users = format!("# staff\nann:{apr1}bob:{bcrypt}\ncy:{sha}\ndan:plain\n");
@@ -92,7 +92,7 @@ fn passwords_are_checked_against_a_file() {
     assert_eq!(ask(&server, "GET /free/a.txt"), "200 this is a.txt");
     assert_eq!(status("ann:secret", "/broken/a.txt"), 500);
     let _ = server.read_until("log", "/a.txt 200 ann -\n");
-    // Who is taken out of the file stays out, although the password was right a moment ago.
+    // A user who is removed from the file is refused, although the server has accepted and remembered the password before.
     server.folder.write("users", format!("cy:{sha}\n"));
     eventually("the new users", || {
         (status("ann:secret", "/a.txt") == 401).then_some(())
@@ -217,7 +217,7 @@ fn pages_of_named_origins_may_ask() {
     let allowed = "https://a.example; GET, PUT; content-type; true".to_owned();
     assert_eq!(fields("https://a.example"), (204, allowed));
     assert_eq!(fields("https://b.example"), (204, "-; -; -; -".to_owned()));
-    // A page may also read that a password is asked for.
+    // A 401 has the CORS fields too, so that scripts of an allowed origin may read that a password is needed.
     let refused = server.ask("GET /\nOrigin: https://a.example");
     assert_eq!(refused.code(), 401);
     let origin = refused.field("access-control-allow-origin");
@@ -305,7 +305,7 @@ fn bodies_that_come_while_the_guards_decide_are_whole() {
             ("cy:wrong", "short", "401 Authorization Required"),
             ("cy:wrong", &*content, "401 Authorization Required"),
         ] {
-            // Without `Expect: 100-continue` the body follows the head at once.
+            // An empty `Expect` makes curl send the body right after the head, without waiting for 100 (Continue).
             let (url, expect) = (server.url("/upload"), "expect:");
             let response = curl(&[
                 version,

@@ -1,4 +1,4 @@
-//! What edits and replaces answers: header rules, expiry, redirects, error documents; and the status page.
+//! Directives that change or replace responses: header rules, expiry, redirects, error documents; and the status page.
 
 use h2o_tests::{Backend, ClosedPort, Server, Setup, curl, run_with_input};
 
@@ -342,7 +342,7 @@ hosts:
             "{request}: {date}"
         );
     }
-    // Over HTTP/2 by prior knowledge.
+    // These requests go over HTTP/2 in cleartext, with prior knowledge.
     for path in [
         "/files/page.html",
         "/files",
@@ -393,7 +393,7 @@ fn no_duration_is_left_out_of_the_percentiles() {
         !report.contains("\"evloop-latency-nanosec\": []"),
         "{report}"
     );
-    // It costs nothing, and says nothing, where it is off.
+    // With `duration-stats: OFF` the server measures no durations, and its report has none.
     let server = start(&config("duration-stats: ON\nduration-stats: OFF"));
     assert_eq!(server.ask("GET /slow").code(), 200);
     let report = server.ask("GET /status/json?show=durations").text();
@@ -443,7 +443,7 @@ hosts:
                 "404 File Not Found",
             ),
             ("GET /int//other.test/index.html", "404 File Not Found"),
-            // What stays with us is found.
+            // A redirect to this server itself is followed, and the file is found.
             ("GET /int//127.0.0.1/page.html", "200 OK\n\nsub page"),
             (
                 "GET /old//evil.example/login",
@@ -502,7 +502,7 @@ hosts:
                 "PUT /none\nContent-Length: 0",
                 "404 File Not Found\n\nmethod not allowed",
             ),
-            // The outer entry counts.
+            // For the status 404 the error document of the host counts, because its `error-doc` encloses that of the path.
             (
                 "GET /own/none",
                 "404 File Not Found\n\nthere is nothing here",
@@ -515,7 +515,7 @@ hosts:
                 "GET /own/page.html\nRange: bytes=9-",
                 "416 Request Range Not Satisfiable\ncontent-range: bytes */4\n\npage",
             ),
-            // Conditions and ranges are for the resource, not for the document.
+            // Conditions and ranges apply to the requested resource, not to the error document.
             (
                 "GET /none\nRange: bytes=0-1\nIf-None-Match: \"65937d25-15\"\nAccept-Encoding: gzip",
                 "404 File Not Found\n\nthere is nothing here",
@@ -584,7 +584,7 @@ hosts:
                 "GET /sub/../none",
                 "404 File Not Found\n\nthere is nothing here",
             ),
-            // There is no such document: its own error is shown.
+            // The error document itself does not exist here: the client gets the server's own text for 404.
             ("GET /sub2/none", "404 File Not Found\n\nnot found"),
         ],
     );
@@ -661,7 +661,7 @@ assert 'uptime' in status and 'ssl.alpn.h1' in status and 'requests' not in stat
 #[test]
 fn responses_to_content_that_is_wrong_do_not_pass_by_filters() {
     let backend = Backend::start(|talk| {
-        // It answers nothing before the content is complete, which it never is.
+        // The backend reads until the connection ends and never answers, because the request's content never becomes complete.
         talk.read_to_end();
     });
     let server = start(&format!(
@@ -727,14 +727,14 @@ hosts:
                     "{want}\nconnection: close\nx-filtered: 1\ncontent-length: 4\n\n{text}"
                 ));
                 assert_eq!(client.read_to_end(), b"", "{path} {rest}");
-                // The first status is that of the document.
+                // `%<s` logs the status of the error document, which is 200.
                 let code = &want[..3];
                 log.push_str(&format!("{code} 200 {len} 1 {path}\n"));
             }
         }
     }
     assert_eq!(server.read_until("log", &log), log);
-    // What is no request has no path whose filters it could pass.
+    // A message that is not a valid request has no path, and so no filters.
     let mut client = server.connect();
     client.send("GET /streamed HTTP/1.1\r\nHost: a\r\nbad field\r\n\r\n");
     client

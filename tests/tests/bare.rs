@@ -2,9 +2,9 @@
 
 use h2o_tests::{Folder, Server, Setup, curl};
 
-/// The first URL with that scheme among the messages, with its port.
+/// Finds the first URL with this scheme in the server's messages. Returns the URL and its port.
 fn url(server: &Server, scheme: &str) -> (String, u16) {
-    // The last words of the greeting.
+    // The startup message ends with these words.
     server.wait_for_message("lists the options.");
     let messages = server.messages();
     let start = format!("{scheme}://");

@@ -1,6 +1,5 @@
-//! Configurations that are refused. Each `configs/broken/NN-name.conf` has one fault; the first lines of what the
-//! server says about it are in the file `.expected` beside it. What is said in parentheses at the end, for people, may
-//! be left out there.
+//! Configurations that the server refuses. Each file `configs/broken/NN-name.conf` has one fault, and the file `.expected` beside it the
+//! first lines of the server's error message. A hint in parentheses at the end of a message may be missing in `.expected`.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +23,7 @@ fn broken_configurations_are_refused_at_the_place_of_the_fault() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// What is wrong with how the file is refused.
+/// Returns in which way the server's error message for this file differs from the expected one; `None` if it does not.
 fn check(folder: &Path, name: &str) -> Option<String> {
     let expected = folder.join(name).with_extension("expected");
     let expected = std::fs::read_to_string(&expected)

@@ -3,12 +3,12 @@
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, browse, browse_patiently, eventually, run};
 
-/// The configuration of the example, on ports and paths of the test.
+/// Starts a server with a configuration like that of the example site, on ports and paths of the test.
 fn start() -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
     let site = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
-    // The running user may not be allowed to look into the source tree.
+    // The user that the server changes to may not be allowed to read the source tree, so the site is copied.
     let _ = run("cp", &["-r", site, &folder.name_of("site")]);
     Setup::in_folder(
         folder,
@@ -39,7 +39,7 @@ fn a_browser_shows_the_example_site_and_a_listing() {
     for entry in ["README.txt", "numbers.csv", "a &amp; b &lt;c&gt;.txt"] {
         assert!(listing.contains(entry), "{entry} is not in {listing}");
     }
-    // The pages brought their styles, scripts and pictures along, packed where the browser takes that.
+    // The browser has also fetched the styles, scripts and pictures of the pages.
     let log = server.read_until("access-log", "/downloads/");
     for kind in [".css", ".js", ".svg"] {
         let mut lines = log.lines().filter(|line| line.contains(kind));
@@ -48,7 +48,7 @@ fn a_browser_shows_the_example_site_and_a_listing() {
     }
 }
 
-/// Looks at the example site as on a phone, and says what does not fit.
+/// A page that opens the example site in a frame of a phone's size. Its title lists what does not fit.
 const PHONE: &str = "<!DOCTYPE html><title>wait</title><body><script>
 const frame = document.createElement('iframe');
 Object.assign(frame, { width: 390, height: 844, src: '/' });
@@ -92,7 +92,7 @@ metrics: ON
         ))
         .file("www/a/b/file", "")
         .start();
-        // What scripts make: buttons in the heads of columns; the bar of responses, charts, tables of paths and connections.
+        // Elements that scripts of the pages add: buttons in the head of the listing; bars, charts and tables of the status page.
         let status = [
             "class=\"c2\"",
             "class=\"chart\"",
@@ -117,10 +117,10 @@ metrics: ON
     }
 }
 
-/// How many images the large page has.
+/// Number of images on the large page.
 const IMAGES: usize = 9000;
 
-/// A picture of one point that no other index has: its number stands in a comment, its colour is the number's.
+/// A GIF of one pixel that differs for each index: the number is in a comment, and its last 16 bits are the colour.
 fn gif(index: usize) -> Vec<u8> {
     let number = u16::try_from(index).expect("there are fewer").to_be_bytes();
     let comment = format!("{index:06}");
@@ -134,7 +134,7 @@ fn gif(index: usize) -> Vec<u8> {
     .concat()
 }
 
-/// Counts the images that have come and those that have not, and says so once all of the page is there.
+/// A script that counts the images that loaded and those that failed, and writes the counts into the title when the page is complete.
 const COUNT: &str = "
 let complete = 0, failed = 0;
 document.addEventListener('load', event => {

@@ -1,4 +1,4 @@
-//! CGI scripts, run by `fastcgi-cgi` for `fastcgi.connect`.
+//! CGI scripts, which `fastcgi-cgi` runs for a server with `fastcgi.connect`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use h2o_tests::{Folder, Response, Server, Service, Setup, curl, eventually, install};
 
-/// A server with the scripts of this test, and the gateway that runs them.
+/// A server, and the FastCGI gateway `fastcgi-cgi` that runs the CGI scripts of these tests.
 struct Scripts {
     server: Server,
     gateway: Option<Service>,
@@ -27,7 +27,7 @@ fn start(options: &[&str]) -> Scripts {
     }
     folder.write("cgi/plain", "text");
     let socket = folder.name_of("cgi.sock");
-    // Replaced by the socket.
+    // The gateway replaces this file by its socket.
     folder.write("cgi.sock", "");
     let program = format!("{root}/share/h2o/fastcgi-cgi");
     let gateway = Service::cgi(&program, &socket, options, &folder.at("gateway.log"));
@@ -58,7 +58,7 @@ impl Scripts {
         curl(&[args, &[&self.server.url(target)]].concat())
     }
 
-    /// A client that has received the beginning of a response of a script that runs until it is ended.
+    /// Opens a connection on which a script has sent the beginning of a response; the script then runs until it is stopped.
     fn waiting_client(&self) -> h2o_tests::Raw {
         let mut client = self.server.connect();
         client.send("GET /cgi/wait.sh HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -66,7 +66,7 @@ impl Scripts {
         client
     }
 
-    /// Waits until a script has noted that it was ended.
+    /// Waits until the script has written the file by which it notes that it was stopped.
     fn wait_for_end_of_script(&self) {
         let note = self.server.folder.at("cgi/ended");
         eventually("the script's note", || fs::remove_file(&note).ok());
@@ -89,7 +89,7 @@ fn scripts_answer_by_their_output() {
     assert!(text.starts_with("Perl says x\nxxx"), "{text:.100}");
     assert_eq!(answer.body.len(), 12 + 200_000);
 
-    // What cannot be run is an error, and the log says why.
+    // A script that cannot be run makes the response 503, and the gateway's log says why.
     for (target, message) in [
         ("/cgi/plain", "Permission denied"),
         ("/cgi/missing.sh", "No such file or directory"),

@@ -1,9 +1,9 @@
-//! Hosts with `client-ca-file` beside others at one address.
+//! Hosts that require client certificates (`client-ca-file`) beside hosts that do not, at one address.
 
 use h2o_tests::certs::{Key, client, self_signed};
 use h2o_tests::{Folder, Output, Server, Setup, run, run_with_input};
 
-/// Certificates for two hosts, one client certificate, and what the hosts serve.
+/// Makes certificates for two hosts, one client certificate, and the files that the hosts serve.
 fn folder() -> Folder {
     let folder = Folder::new();
     self_signed(&folder, "open", Key::EcPkcs8, "open.test");
@@ -15,7 +15,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// A host entry. `ssl` are attributes besides the certificate.
+/// The configuration of one host. `ssl` has attributes of its listener besides the certificate.
 fn host(name: &str, certificate: &str, ssl: &str, paths: &str) -> String {
     format!(
         "  '{name}':
@@ -43,7 +43,7 @@ fn two_hosts() -> Server {
     Setup::in_folder(folder(), &config).start()
 }
 
-/// Asks `name` for a page with curl. Returns status, `:` and content.
+/// Requests `page` of the host `name` with curl. The output is the content, `:` and the status.
 fn ask(server: &Server, name: &str, page: &str, args: &[&str]) -> Output {
     let port = server.port();
     let resolve = format!("{name}:{port}:127.0.0.1");
@@ -53,7 +53,7 @@ fn ask(server: &Server, name: &str, page: &str, args: &[&str]) -> Output {
     run("curl", &[&fixed[..], args, &tail].concat())
 }
 
-/// The status, if there was a response.
+/// The status that curl printed; `000` if there was no response.
 fn status(output: &Output) -> String {
     let text = output.text();
     let end = text.rfind(':').unwrap_or_else(|| panic!("{output}"));
@@ -73,20 +73,20 @@ fn a_host_with_client_ca_file_is_not_reached_through_another_name() {
             let args = [&[version], args].concat();
             ask(&server, name, "/page", &args)
         };
-        // As it should be.
+        // Each host answers on a connection with its own SNI name: the closed one only with a client certificate.
         assert_eq!(ask("open.test", &[]).text(), "for everybody200:");
         assert_eq!(ask("closed.test", shown).text(), "for friends200:");
         assert_eq!(status(&ask("closed.test", &[])), "000");
-        // By another name, by an address (which is not sent as SNI), and by no name at all.
+        // Requests for the closed host on connections with the SNI name of the other host, and with an address, which is not sent as SNI.
         for name in ["open.test", "127.0.0.1"] {
             let output = ask(name, &["-H", &closed]);
             assert_eq!(status(&output), "421", "{version} {name}: {output}");
             assert!(!output.text().contains("for friends"), "{output}");
         }
-        // A certificate that nobody has asked for is of no use.
+        // A client certificate does not help if the handshake was for the other host, which did not ask for it.
         let output = ask("open.test", &[&["-H", &closed], shown].concat());
         assert_eq!(status(&output), "421", "{version}: {output}");
-        // Who has shown one may ask for what needs none.
+        // A client that presented its certificate to the closed host may request pages of the open host on that connection.
         let open = format!("Host: open.test:{}", server.port());
         let output = ask("closed.test", &[&["-H", &open], shown].concat());
         assert_eq!(output.text(), "for everybody200:");
@@ -128,7 +128,7 @@ fn an_internal_redirect_does_not_reach_a_host_with_client_ca_file() {
 
 #[test]
 fn host_without_authority_does_not_reach_a_host_with_client_ca_file() {
-    // A field section of literals without Huffman coding, on stream 1; reads until that stream ends.
+    // A client that sends one HTTP/2 request on stream 1, with fields as literals without Huffman coding, and reads until the stream ends.
     const CLIENT: &str = r#"
 import socket, ssl, struct, sys
 context = ssl._create_unverified_context()
@@ -209,7 +209,7 @@ fn a_global_listener_with_client_ca_file_is_not_opened_by_a_host_with_its_own_ce
     assert_eq!(output.text(), "for friends200:");
 }
 
-/// What the server says when it refuses to start.
+/// What the server writes when it refuses to start with this configuration.
 fn refusal(config: &str) -> String {
     let started = Setup::in_folder(folder(), config).try_start();
     let refused = started.expect_err("it must not start");
@@ -239,7 +239,7 @@ fn client_ca_file_is_not_dropped_for_a_certificate_that_is_known_already() {
             && text.contains("ca.crt`, this one has no `client-ca-file`"),
         "{text}"
     );
-    // A host that has two certificates at one address is known by the first.
+    // A host that is configured with two certificates at one address uses the first.
     let twice = "hosts:
   closed.test:
     listen:
@@ -252,7 +252,7 @@ fn client_ca_file_is_not_dropped_for_a_certificate_that_is_known_already() {
     let text = refusal(twice);
     assert!(text.contains("/h2o.conf:7] in command listen, "), "{text}");
 
-    // One certificate for two hosts is fine if both ask for the same.
+    // Two hosts may share a certificate if both require client certificates of the same authority.
     let server = Setup::in_folder(folder(), &with(CA, CA)).start();
     assert_eq!(status(&ask(&server, "open.test", "/page", &[])), "000");
     assert_eq!(status(&ask(&server, "closed.test", "/page", &[])), "000");

@@ -1,4 +1,4 @@
-//! Compression on the fly: by the decoders of other projects, over every protocol version.
+//! Compression of responses over every protocol version, checked with decoders of other projects.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 
 use h2o_tests::{Backend, Setup, Talk, curl, run, tool};
 
-/// Text of 400 KB.
+/// A text of 400 KB.
 fn text() -> String {
     (0..50_000).map(|n| format!("{n:07x} ")).collect()
 }
@@ -44,7 +44,7 @@ fn decoders_of_other_projects_give_back_the_content() {
 fn a_streamed_response_arrives_line_by_line() {
     let (go, wait) = channel::<()>();
     let wait = Mutex::new(wait);
-    // Sends a line whenever the test has seen the one before.
+    // A backend that sends the next line of its response only when the test has received the one before.
     let backend = Backend::start(move |talk: &mut Talk| {
         while talk.read_request().is_some() {
             talk.send(

@@ -1,4 +1,4 @@
-//! The forward proxy: CONNECT and CONNECT-UDP through the server, to servers on this machine.
+//! The forward proxy: tunnels by CONNECT and CONNECT-UDP through the server to sockets on this machine.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -8,8 +8,8 @@ use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, encode};
 use h2o_tests::{ClosedPort, Deadline, Folder, Response, Server, Setup, run};
 
-/// Clients may reach ALLOWEDPORT and DEADPORT, where nobody listens, of 127.0.0.1 and no other address. The server itself
-/// answers at TLSPORT with TLS, and is allowed.
+/// Starts a server that lets clients connect to two ports of 127.0.0.1 and no other address: ALLOWEDPORT, and DEADPORT, where nothing
+/// listens. Its own listener with TLS at TLSPORT is allowed as well.
 fn start(settings: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
@@ -57,7 +57,7 @@ fn curl_gets_its_files_through_a_tunnel() {
         let options = ["-sS", "-k", protocol, "-p", "-x", &proxy, &url];
         assert_eq!(run("curl", &options).success().len(), len, "{path}");
     }
-    // Who asks for something else than a tunnel is served by the next handler.
+    // A request of another method than CONNECT is passed to the next handler.
     server
         .ask("GET /small")
         .must_be("200 OK\nx-filtered: yes\n\nhello");
@@ -108,7 +108,7 @@ fn bytes_pass_both_ways_until_one_side_ends() {
     let target = format!("127.0.0.1:{port}");
     let open = || {
         let mut connection = server.connect();
-        // Without waiting for the answer.
+        // The client sends data of the tunnel at once, without waiting for the response.
         connection.send(format!(
             "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nearly"
         ));
@@ -123,7 +123,7 @@ fn bytes_pass_both_ways_until_one_side_ends() {
         );
         (connection, far)
     };
-    // The client ends first: what it has said arrives.
+    // The client ends its direction first; what it has sent before arrives.
     let (mut connection, mut far) = open();
     far.write_all(b"welcome").expect("it is taken");
     assert_eq!(connection.read_exactly(7), b"welcome");
@@ -133,12 +133,12 @@ fn bytes_pass_both_ways_until_one_side_ends() {
     far.read_to_end(&mut rest).expect("it comes");
     assert_eq!(rest, b"bye");
     assert_eq!(connection.read_to_end(), b"");
-    // The destination ends first.
+    // The destination ends its direction first; what it has sent before arrives.
     let (mut connection, mut far) = open();
     far.write_all(b"that is all").expect("it is taken");
     far.shutdown(Shutdown::Write).expect("it is connected");
     assert_eq!(connection.read_to_end(), b"that is all");
-    // Nobody says anything for a while.
+    // A tunnel on which neither side sends anything is closed by the idle timeout.
     let clock = Deadline::after_secs(10);
     let (mut connection, mut far) = open();
     assert_eq!(connection.read_to_end(), b"");
@@ -165,7 +165,7 @@ fn datagrams_pass_both_ways() {
     connection.read_head().must_be(
         "101 Switching Protocols\nconnection: upgrade\nupgrade: connect-udp\ncapsule-protocol: ?1\nproxy-status: h2o; next-hop=\"127.0.0.1\"\n!x-filtered",
     );
-    // Another capsule goes first, which means nothing here.
+    // A capsule of an unknown type comes first; the server ignores it.
     connection.send(b"\x21\x02??\0\x05\0ping");
     let mut datagram = [0; 100];
     let (len, near) = far.recv_from(&mut datagram).expect("it comes");
@@ -187,7 +187,7 @@ fn datagrams_pass_both_ways() {
     for (path, want) in refused {
         ask(path).read_response("GET").must_be(want);
     }
-    // Who asks for something else is not served here.
+    // The handler of CONNECT-UDP declines other requests for its path, so the response is 404.
     server
         .ask("GET /udp/127.0.0.1/1/")
         .must_be("404 File Not Found");
@@ -223,7 +223,7 @@ fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
     }
 }
 
-/// A listener whose queue is full: whoever connects waits.
+/// A listening socket whose queue is full: connection attempts get no answer.
 fn full_listener() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     rustix::net::listen(&listener, 0).expect("it listens already");
@@ -256,7 +256,8 @@ hosts:
     let dead = url.trim_start_matches("http://").trim_end_matches('/');
     let (full, _waiting) = full_listener();
     let full = full.local_addr().expect("it is bound");
-    // No packet leaves for the last three: nobody connects to many, and a link-local address has no link.
+    // The last two addresses fail in the kernel without a packet: connect() to a multicast address is refused, and a link-local address
+    // without an interface has no route.
     let cases = [
         (
             "[::1]:80".to_owned(),

@@ -1,4 +1,4 @@
-//! How connections end: nothing that was sent is lost, and what was not served is recorded as what it is.
+//! Ends of connections: no response is cut off, and the access log records requests that could not be served.
 
 use std::time::Duration;
 
@@ -49,10 +49,10 @@ fn bytes_behind_the_last_request_do_not_cut_its_response_off() {
     let mut connection = server.connect();
     connection.send("GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert_eq!(connection.read_head().code(), 200);
-    // Some clients end a body with an empty line. Nobody will read this one.
+    // Some clients send an empty line after a request. The server does not read it, because the connection will be closed.
     connection.send("\r\n");
     for _ in 0..30 {
-        // The server is ahead of the client.
+        // The pause makes the client slower than the server, whose data waits in the buffers of the kernel.
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(connection.read_exactly(1_000_000).len(), 1_000_000);
     }
@@ -67,7 +67,7 @@ fn a_client_that_resets_its_connection_is_logged_by_its_address() {
         let pid = rustix::process::Pid::from_raw(pid).expect("the process has an id");
         rustix::process::kill_process(pid, signal).expect("the process is ours");
     };
-    // The reset is there before the server accepts.
+    // The server is stopped, so that the client's reset comes before the server accepts the connection.
     signal(rustix::process::Signal::STOP);
     let mut connection = server.connect();
     connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -116,7 +116,7 @@ fn idle_connections_make_room_when_no_other_can_be_accepted() {
         connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
         connection.read_response("GET").must_be("200 OK\n\nhello");
     }
-    // Waits until the first ones are old enough.
+    // This request is served only when idle connections have reached the minimum age at which they may be closed.
     server.ask("GET /small").must_be("200 OK\n\nhello");
 }
 

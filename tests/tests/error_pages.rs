@@ -1,4 +1,4 @@
-//! The pages that browsers get in place of the short texts of errors.
+//! The HTML pages that browsers get instead of the short texts of errors.
 
 use h2o_tests::{ClosedPort, Server, Setup, curl};
 
@@ -70,7 +70,7 @@ fn a_browser_is_not_shown_two_small_words() {
         ],
     );
     assert_eq!(http2.text(), text);
-    // What the title does not say is said below it.
+    // The reason for the error, which the title does not have, is in a paragraph below it.
     let page = server.ask(&format!("GET /backend\n{BROWSER}"));
     page.must_be("502 Gateway Error\ncontent-type: text/html; charset=utf-8");
     let text = page.text();
@@ -101,7 +101,7 @@ fn pages_of_the_site_and_its_policy_are_not_passed_by() {
     server
         .ask(&format!("GET /documents/none\n{BROWSER}"))
         .must_be("404 File Not Found\ncontent-type: text/plain\n!vary\n\nthe site's own text");
-    // A document that does not exist is no answer.
+    // An error document that does not exist is not used: the server's own page is sent.
     let page = server.ask(&format!("POST /documents/\n{BROWSER}\nContent-Length: 0"));
     assert!(
         page.text().contains("<h1>405 Method Not Allowed</h1>"),

@@ -1,4 +1,4 @@
-//! The example that `make run` serves, as it is.
+//! The example in `examples/` that `make run` serves, unchanged.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A copy of `examples/` with a certificate: the running user may not be allowed to look into the source tree.
+/// Makes a copy of `examples/` with a certificate: the user that the server changes to may not be allowed to read the source tree.
 fn copy() -> Folder {
     let folder = Folder::new();
     let source = root().join("examples").display().to_string();
@@ -33,7 +33,7 @@ fn nothing_is_amiss_with_the_example() {
         .output()
         .expect("the binary runs");
     let messages = String::from_utf8_lossy(&output.stderr);
-    // Somebody else may have one of its ports.
+    // Another process may use one of the example's ports, which is not a fault.
     let mut warnings = messages
         .lines()
         .filter(|line| !line.contains("Address already in use"));
@@ -62,7 +62,7 @@ fn the_example_does_not_show_its_status_to_everybody() {
 
     let page = h2o_tests::curl(&[&format!("http://127.0.0.1:{status}/")]).text();
     assert!(page.contains("<h1>Server status</h1>"), "{page}");
-    // The site is open on all addresses, the status on one.
+    // The site listens on all addresses, the status page on 127.0.0.1 only.
     assert!(TcpStream::connect(("127.0.0.2", server.port())).is_ok());
     assert!(TcpStream::connect(("127.0.0.2", status)).is_err());
 }

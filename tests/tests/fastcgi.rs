@@ -1,11 +1,11 @@
-//! FastCGI: what applications receive, and what becomes of what they answer.
+//! FastCGI: what the server sends to applications, and what it makes of their responses.
 
 use h2o_tests::{Backend, Raw, Response, Server, Setup, Talk, curl};
 
 const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
 
-/// A record of the application, of request number 1.
+/// A record as an application sends it, with request id 1.
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len())
         .expect("a short record")
@@ -13,12 +13,12 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
 }
 
-/// END_REQUEST.
+/// The record END_REQUEST, by which an application ends its response.
 fn end() -> Vec<u8> {
     record(3, &[0; 8])
 }
 
-/// A whole response.
+/// All records of a response with this text.
 fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
     let records = text
         .as_ref()
@@ -27,7 +27,8 @@ fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
     records.chain([end()]).flatten().collect()
 }
 
-/// Reads the content of the stream of records of one type, up to the empty one. Other records go before it.
+/// Reads records up to the empty one that ends the stream of type `kind`, and returns the content of that stream. Records of other types
+/// before it are dropped.
 fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -42,7 +43,7 @@ fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
     }
 }
 
-/// A request as the application receives it: `NAME=VALUE` in order, and the content.
+/// A request as an application receives it: its parameters as `NAME=VALUE` in order, and its content.
 struct Received {
     parameters: Vec<String>,
     content: Vec<u8>,
@@ -78,7 +79,7 @@ fn take_length(rest: &mut &[u8]) -> usize {
     bytes & 0x7fff_ffff
 }
 
-/// An application that answers each request by `answer`.
+/// A FastCGI application that answers each request with the records that `answer` returns.
 fn application(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Backend {
     Backend::start(move |talk| {
         while let Some(request) = Received::read(talk) {
@@ -90,7 +91,7 @@ fn application(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) ->
     })
 }
 
-/// Answers with the parameters, one a line, then the content.
+/// A FastCGI application whose responses list the request's parameters, one in a line, and then its content.
 fn recorder() -> Backend {
     application(|request| {
         let lines = request.parameters.join("\n");
@@ -136,7 +137,7 @@ fn body(response: &Response) -> String {
     String::from_utf8_lossy(&response.body).into_owned()
 }
 
-/// The parameters that an application receives, without those that name ports.
+/// The parameters in the response of a [`recorder`], without the two that contain a port.
 fn parameters(response: &Response) -> Vec<String> {
     let text = body(response);
     let lines = text.lines().take_while(|line| !line.is_empty());
@@ -412,23 +413,23 @@ fn an_application_that_is_not_there_is_503() {
     h2o_tests::eventually(line, || server.messages().contains(line).then_some(()));
 }
 
-/// Applications get the content of a chunked request once all of it is there. Guards are asked before that.
+/// A chunked request is collected before an application gets it. The guard of the path, here `auth.basic`, is asked before that.
 #[test]
 fn whom_a_guard_refuses_makes_the_server_store_nothing() {
     let backend = recorder();
     let settings =
         "temp-buffer-threshold: 1048576\ntemp-buffer-max-size: 5000000\nauth.basic: @DIR@/users";
     let server = start(&backend, settings);
-    // Of `htpasswd -B`: secret.
+    // Hash of the password `secret`, as `htpasswd -B` writes it.
     let bcrypt = "$2b$04$P8RuztND1vn5rPLudBSnOe7RoMzUbtqy9vWWqu6kh6zpm44kYozia";
     server.folder.write("users", format!("bob:{bcrypt}\n"));
-    // base64 of bob:wrong
+    // The credentials are the base64 form of `bob:wrong`.
     for credentials in ["", "Authorization: Basic Ym9iOndyb25n\r\n"] {
         let mut client = Raw::connect(server.port());
         client.send(format!(
             "POST /app HTTP/1.1\r\nHost: a\r\n{credentials}Transfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n"
         ));
-        // The content never ends.
+        // The request's content never ends; the response must not wait for it.
         assert_eq!(client.read_response("POST").code(), 401, "{credentials}");
         let mut client = Raw::connect(server.port());
         client.send(format!(

@@ -1,4 +1,4 @@
-//! `fastcgi.spawn`: applications that the server starts, keeps running and ends, the CGI gateway among them.
+//! `fastcgi.spawn`: applications that the server starts, restarts and stops; the CGI gateway is one of them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// The command of the small application of these tests. It lies in the folder of the server, as other users may not be able to reach the
-/// source tree.
+/// Command that starts the small application of these tests. The script is copied into the server's folder, because the user that runs it
+/// may not be able to read the source tree.
 const APPLICATION: &str = "exec python3 @DIR@/application.py";
 
 fn with_application(config: &str) -> Setup {
@@ -27,7 +27,7 @@ fn ask(server: &Server, target: &str) -> Response {
     curl(&[&*server.url(target)])
 }
 
-/// What the small application says of itself: process id, user id, `H2O_ROOT`.
+/// What the small application answers: its process id, its user id and the value of `H2O_ROOT`.
 fn identity(server: &Server, target: &str) -> (i32, u32, String) {
     let response = ask(server, target);
     assert_eq!(response.code(), 200, "{}", server.messages());
@@ -45,7 +45,7 @@ fn is_alive(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// The directory of the socket at descriptor 0 of a process.
+/// The directory of the Unix socket that a process has as descriptor 0.
 fn directory(pid: i32) -> PathBuf {
     let link = fs::read_link(format!("/proc/{pid}/fd/0")).expect("the process runs");
     let link = link.to_string_lossy().into_owned();
@@ -77,7 +77,7 @@ fn an_application_runs_as_long_as_the_server_and_is_started_again() {
         let name = directory.to_string_lossy().into_owned();
         assert!(name.starts_with("/tmp/h2o.fcgisock."), "{name}");
         assert_eq!(ask(&server, "/?die").code(), 503);
-        // This request waits in the socket.
+        // This request waits in the socket's queue until the application has been started again.
         let (second, ..) = identity(&server, "/");
         assert_ne!(first, second);
         server.wait_for_message("the application ended (exit status: 3), starting it again in 0.1");
@@ -96,7 +96,7 @@ fn an_application_ends_with_a_server_that_is_killed() {
     let directory = directory(pid);
     server.signal(rustix::process::Signal::KILL);
     server.wait(LIMIT);
-    // Also what the shell has started.
+    // The application that the shell has started ends too, not only the shell.
     wait_until_ended(pid, &directory);
 }
 
@@ -191,7 +191,7 @@ fn the_cgi_gateway_runs_scripts() {
     answer.must_be(
         "201 Made\ncontent-type: text/plain\n\nPOST /cgi/show.sh /more a=b\nauthorization: \ncgi\ncontent\n",
     );
-    // What a script writes to its standard error.
+    // The gateway passes on what a script writes to its standard error, and it becomes a message of the server.
     server.wait_for_message("complaint of the script");
     let text = ask(&server, "/cgi/show.cgi?x").text();
     assert!(text.starts_with("Perl says x\nxxx"), "{text:.100}");

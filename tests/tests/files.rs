@@ -1,4 +1,4 @@
-//! `file.dir` and `file.file` as clients see them.
+//! `file.dir` and `file.file`, tested by requests of clients.
 
 use h2o_tests::{MODIFIED_TEXT, Server, Setup, curl, run};
 
@@ -69,7 +69,7 @@ fn start() -> Server {
     server
 }
 
-/// Asks each question and compares each answer.
+/// Sends each request and compares the response with the text beside it.
 fn check(server: &Server, cases: &[(&str, &str)]) {
     for (request, want) in cases {
         let response = server.ask(request);
@@ -186,7 +186,7 @@ fn what_the_server_may_not_read_is_forbidden() {
     check(&server, &[("GET /fifo", refused)]);
     let secret = server.folder.write("www/secret", "s");
     std::fs::set_permissions(secret, PermissionsExt::from_mode(0o000)).unwrap();
-    // A server started by root has become `nobody`.
+    // A server that root starts runs as `nobody`, who cannot read the file either.
     check(&server, &[("GET /secret", refused)]);
     symlink("hello.txt", server.folder.at("www/link.html")).unwrap();
     check(
@@ -381,7 +381,7 @@ fn several_ranges_come_as_multipart() {
             &[("0-0", "h"), ("4-4", "o"), ("2-2", "l")][..],
         ),
         ("4-,0-1", &[("4-4", "o"), ("0-1", "he")]),
-        // Those that overlap or touch are sent as one.
+        // Ranges that overlap or touch are sent as one part.
         ("0-0,-1,1-2,0-1", &[("0-2", "hel"), ("4-4", "o")]),
     ] {
         let response = server.ask(&format!("GET /hello.txt\nRange: bytes={ranges}"));

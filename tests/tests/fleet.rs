@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use h2o_tests::{Folder, binary, eventually, manual, run, run_with_input};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The running fleet. It ends with this value.
+/// The running fleet. Its processes are stopped when this value is dropped.
 struct Fleet {
     child: Child,
     folder: Folder,
@@ -20,7 +20,7 @@ impl Fleet {
         let folder = Folder::new();
         folder.write("site/index.html", "hello");
         let log = File::create(folder.at("log")).expect("the folder is writable");
-        // All at once, so that they differ.
+        // All five sockets are bound at the same time, so that their ports differ.
         let sockets = [(); 5]
             .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there are ports"))
             .map(|socket| socket.local_addr().expect("it is bound").port());
@@ -44,7 +44,7 @@ impl Fleet {
             folder,
             port,
         };
-        // The balancer knows of all three.
+        // The balancer has found all three servers healthy.
         eventually("three servers", || {
             let mut servers: Vec<_> = (0..3).filter_map(|_| fleet.asked()).collect();
             servers.sort();
@@ -57,13 +57,13 @@ impl Fleet {
         format!("https://127.0.0.1:{}/", self.port)
     }
 
-    /// The server that answers a request over a new connection.
+    /// Sends a request over a new connection. Returns the name of the server that answered.
     fn asked(&self) -> Option<String> {
         let output = run("curl", &["-sk", "-D-", "-o", "/dev/null", &self.url()]);
         served_by(&output.text())
     }
 
-    /// Requests that the servers have logged.
+    /// Number of successful requests that the servers have logged.
     fn requests(&self) -> usize {
         let logs = [1, 2, 3].map(|number| self.folder.read(&format!("server-{number}.log")));
         let lines = logs.iter().flat_map(|log| log.lines());
@@ -105,7 +105,7 @@ fn a_session_that_one_server_began_is_resumed_by_the_others() {
                 }
             }
         };
-        // Servers that start at the same time may need a while until all have the same keys.
+        // Servers that start at the same time may need a moment until they use the same ticket keys.
         eventually("sessions that all servers know", || {
             let (first, output) = ask("-sess_out");
             assert!(output.contains("\nNew, TLSv1."), "{version}: {output}");
@@ -125,7 +125,7 @@ fn a_session_that_one_server_began_is_resumed_by_the_others() {
     }
 }
 
-/// The fleet serves clients of HTTP/1 and HTTP/2, whose connections last longer than a server's worker.
+/// Clients use connections over HTTP/1 and HTTP/2 that last longer than the worker process that serves them.
 #[test]
 fn no_request_is_lost_while_one_server_after_the_other_is_upgraded() {
     let fleet = Fleet::start();
@@ -140,7 +140,7 @@ fn no_request_is_lost_while_one_server_after_the_other_is_upgraded() {
                 count.fetch_add(300, Relaxed);
             }
         });
-        // curl goes on with the next URL on a new connection when the server announces the end of the last one.
+        // When a server announces the end of a connection, curl requests the next URL over a new connection.
         scope.spawn(|| {
             let urls = format!("{url}?[1-2000]");
             let report = "%{http_code} %{http_version}\\n";

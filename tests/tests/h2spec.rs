@@ -1,12 +1,12 @@
-//! The conformance test h2spec, in strict mode, in clear text and over TLS.
+//! The HTTP/2 conformance test h2spec in strict mode, in cleartext and over TLS.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, run, tool};
 
-/// How many cases the pinned version has in strict mode.
+/// Number of cases in strict mode of the h2spec version that is pinned.
 const CASES: usize = 146;
 
-/// How often all of them are run in a row.
+/// How many times in a row all cases are run.
 const RUNS: usize = 3;
 
 fn start() -> Server {
@@ -22,12 +22,12 @@ listen:
 hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ",
     )
-    // Some cases let the server send a few bytes at a time, or want it to wait with most of the content.
+    // A file of 24 KB: some cases open the window by a few bytes only, or expect the server to hold back most of the content.
     .file("www/index.html", "conformance ".repeat(2000))
     .start()
 }
 
-/// Runs all cases, several times in a row.
+/// Runs all cases of h2spec against the port, [`RUNS`] times in a row.
 fn conforms(port: u16, options: &[&str]) {
     let port = port.to_string();
     let fixed = ["-S", "-o", "4", "-h", "127.0.0.1", "-p", &port];
@@ -44,7 +44,7 @@ fn conforms(port: u16, options: &[&str]) {
     }
 }
 
-/// The failing cases with their requirements, else the end of what the program wrote.
+/// The part of h2spec's report that lists the failing cases; without failures, its last part.
 fn tail(report: &str) -> &str {
     let from = report
         .find("Failures:")

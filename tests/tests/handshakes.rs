@@ -1,9 +1,9 @@
-//! TLS handshakes that come to nothing: what they cost, and who hears of them.
+//! TLS handshakes that fail or are never completed: the memory they take, and what is logged of them.
 
 use h2o_tests::certs::{Key, client, self_signed};
 use h2o_tests::{Folder, Server, Setup, openssl, run};
 
-/// A listener with TLS; `ssl` are further attributes of it.
+/// Starts a server whose listener uses TLS. `global` has directives of the global level, `ssl` further attributes of `ssl`.
 fn start(global: &str, ssl: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "a.test");
@@ -24,7 +24,7 @@ hosts:
     Setup::in_folder(folder, &config).start()
 }
 
-/// What the server has written of handshakes.
+/// The server's messages about TLS handshakes.
 fn failures(server: &Server) -> Vec<String> {
     let messages = server.messages();
     let lines = messages
@@ -35,7 +35,7 @@ fn failures(server: &Server) -> Vec<String> {
 
 #[test]
 fn handshakes_that_are_never_completed_do_not_escape_max_memory() {
-    // Forty clients that each leave some 70,000 bytes behind, until the server has closed all but a few.
+    // A script with forty clients that each send some 70,000 bytes of a handshake, until the server has closed all but a few of them.
     const CLIENT: &str = r#"
 import select, socket, ssl, sys, time
 mode, port = sys.argv[1], int(sys.argv[2])
@@ -108,7 +108,7 @@ fn a_failed_handshake_is_not_missing_from_the_error_log() {
     server.wait_for_message("failed: peer is incompatible: ");
     attempt(&["-tls1_2"]);
     server.wait_for_message("failed: peer sent no certificates");
-    // A client that does not trust us says so.
+    // A client that does not trust the server's certificate sends an alert that says so.
     let [friend, key] = ["friend.crt", "friend.key"].map(|name| server.folder.name_of(name));
     attempt(&[
         "-verify_return_error",
@@ -120,7 +120,7 @@ fn a_failed_handshake_is_not_missing_from_the_error_log() {
         &key,
     ]);
     server.wait_for_message("failed: peer sent TLS alert 48 (UnknownCA)");
-    // Clients that begin and go on with nothing, or go away.
+    // Clients that send the beginning of a handshake and then stay silent, or close the connection.
     let mut silent = server.connect();
     silent.send([22, 3, 1, 0, 200, 1]);
     server.wait_for_message("failed: handshake-timeout has passed");
@@ -131,7 +131,7 @@ fn a_failed_handshake_is_not_missing_from_the_error_log() {
     for line in failures(&server) {
         assert!(line.contains("TLS handshake with 127.0.0.1:"), "{line}");
     }
-    // Who only connects is not worth a line.
+    // A connection on which the client sends nothing before it ends is not logged.
     let count = failures(&server).len();
     assert!(server.connect().read_to_end().is_empty());
     drop(server.connect());
@@ -148,7 +148,7 @@ fn a_flood_of_failed_handshakes_does_not_flood_the_error_log() {
         let _ = client.read_to_end();
     }
     let lines = failures(&server);
-    // Twenty a minute, and a minute may have ended meanwhile.
+    // The server logs at most twenty failures a minute; a minute may have ended while the clients failed.
     assert!((20..=40).contains(&lines.len()), "{lines:#?}");
 }
 
@@ -163,7 +163,7 @@ fn connections_whose_handshake_is_not_completed_take_no_number() {
         let _ = run("curl", &["-sk", &url]);
     };
     ask();
-    // One that says nothing, one that begins, one that is turned down, one that leaves it.
+    // Four clients: one sends nothing, one the beginning of a handshake, one a wrong handshake, and one closes the connection halfway.
     let silent = server.connect();
     let mut begun = server.connect();
     begun.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc");

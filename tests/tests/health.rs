@@ -1,4 +1,4 @@
-//! `health` and `shutdown-delay`: what probes see before, during and after a shutdown.
+//! `health` and `shutdown-delay`: what health probes get before, during and after a shutdown.
 
 use h2o_tests::{Setup, eventually};
 use rustix::process::{Pid, Signal};
@@ -32,12 +32,12 @@ fn a_server_that_will_end_is_alive_and_serves_but_is_not_ready() {
     eventually("a server that is not ready", || {
         (server.ask("GET /ready").code() == 503).then_some(())
     });
-    // New connections are served.
+    // During the delay the server still accepts new connections and answers requests.
     assert_eq!(server.ask("GET /ready").text(), "shutting down\n");
     assert_eq!(server.ask("GET /live").code(), 200);
     assert_eq!(server.ask("GET /a").code(), 200);
     server.wait_for_message("received SIGTERM, gracefully shutting down in 3600 seconds");
-    // A second TERM does not wait for the first one's time.
+    // A second SIGTERM ends the server without waiting for the rest of `shutdown-delay`.
     terminate(server.pid());
     let ended = server.wait(std::time::Duration::from_secs(20));
     assert!(ended.success(), "{ended}");
@@ -54,7 +54,7 @@ fn the_shutdown_follows_the_delay_and_a_connection_of_before_learns_of_it() {
     };
     assert_eq!(ask().code(), 200);
     terminate(server.pid());
-    // The connection is kept until the delay has passed.
+    // The server keeps the connection open until `shutdown-delay` has passed.
     eventually("a response that closes the connection", || {
         let answer = ask();
         (answer.field("connection") == Some("close")).then_some(())

@@ -1,9 +1,9 @@
-//! HTTP/1 byte by byte: the tables of the protocol crate replayed over sockets, and how connections are kept.
+//! HTTP/1 on the level of bytes: the tables of requests in `testkit`, sent over sockets, and the keeping of connections.
 
 use h2o_testkit::table::{self, Entry};
 use h2o_tests::{Backend, Raw, Server, Setup};
 
-/// A server that answers every request with a redirect and logs what it has understood of it.
+/// Starts a server that answers every request with a redirect, and logs the parts of each request as it understood them.
 fn start(strict: bool) -> Server {
     let strict = if strict { "ON" } else { "OFF" };
     Setup::new(&format!(
@@ -38,7 +38,7 @@ fn malformed_requests_are_refused_and_their_connection_closed() {
 
 fn refuse(server: &Server, entry: &Entry) {
     let mut connection = server.connect();
-    // The server may close before it has taken everything.
+    // The server may close the connection before all bytes are sent.
     let _ = connection.try_send(&entry.input);
     if entry.text("status") == Some("close") {
         let answer = connection.read_to_end();
@@ -84,10 +84,10 @@ fn unusual_requests_are_answered() {
     }
 }
 
-/// What must be in the line that is logged for one request.
+/// What the access log's line for one request must contain.
 struct Wanted {
     name: String,
-    /// Method, target, authority, version; `None` for whatever it may be.
+    /// Method, target, authority and version; `None` for a part that may have any value.
     columns: [Option<String>; 4],
 }
 
@@ -95,7 +95,7 @@ impl Wanted {
     fn of(entry: &Entry) -> Self {
         let escaped = |key| entry.get(key).map(escape);
         let authority = escaped("authority").map(|authority| match authority.as_str() {
-            // Requests without one are for the host that is chosen.
+            // For a request without authority the log has the name of the host that was chosen.
             "" => "default".to_owned(),
             _ => authority,
         });
@@ -118,7 +118,7 @@ impl Wanted {
     }
 
     fn compare(&self, line: &str) {
-        // Values have no tabs: they are escaped.
+        // Tabs separate the columns only: in the values they are escaped.
         let got: Vec<_> = line.split('\t').collect();
         assert_eq!(got.len(), self.columns.len(), "{}: {line}", self.name);
         for (want, got) in self.columns.iter().zip(got) {
@@ -129,7 +129,7 @@ impl Wanted {
     }
 }
 
-/// As access logs escape.
+/// Escapes a value as the access log does.
 fn escape(text: &[u8]) -> String {
     text.iter()
         .map(|&byte| match byte {
@@ -148,9 +148,9 @@ fn accept(server: &Server, entry: &Entry, wanted: &mut Vec<Wanted>) {
     for number in 1..=requests {
         let response = read_final(&mut connection);
         let is_answer = match response.code() {
-            // The port speaks clear text.
+            // The port speaks cleartext, so the server answers 421 to a target with the scheme https.
             421 => entry.input.windows(9).any(|text| text == b" https://"),
-            // Tunnels are refused where there are only redirects.
+            // The server answers 405 to CONNECT, because no handler of this configuration opens tunnels.
             code => matches!(code, 302 | 405),
         };
         assert!(is_answer, "{}: {response}", entry.name);

@@ -1,11 +1,11 @@
-//! HTTP/2 as curl, nghttp and h2load speak it.
+//! HTTP/2 with the clients curl, nghttp and h2load, and with Go's client.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{
     Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, openssl, run, tool,
 };
 
-/// How many small files there are, `/files/0` and so on.
+/// Number of small files: `/files/0`, `/files/1` and so on.
 const FILES: usize = 200;
 
 fn start() -> Server {
@@ -36,12 +36,12 @@ access-log: {{ path: @DIR@/access-log, format: '%H %s %b %{{connection-id}}x %U'
         .start()
 }
 
-/// The content of a small file, different in each byte from its neighbours'.
+/// The content of the small file with this index. Files with neighbouring indices differ everywhere.
 fn small(index: usize) -> String {
     format!("{index}: ") + &format!("{:05} ", index * 7).repeat(index * 5)
 }
 
-/// 10 MB in which no part looks like another.
+/// The content of the large file: 10 MB in which every 8 bytes are different.
 fn large() -> Vec<u8> {
     let numbers = 0..1_250_000_u32;
     numbers
@@ -49,7 +49,7 @@ fn large() -> Vec<u8> {
         .collect()
 }
 
-/// A way to come to speak HTTP/2.
+/// How a connection comes to use HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     PriorKnowledge,
@@ -67,7 +67,7 @@ impl Way {
         }
     }
 
-    /// What curl needs to be told.
+    /// Options of curl for this way.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::PriorKnowledge => &["--http2-prior-knowledge"],
@@ -76,7 +76,7 @@ impl Way {
         }
     }
 
-    /// Asks with curl; the response must have come over HTTP/2.
+    /// Sends a request with curl; fails unless the response came over HTTP/2.
     fn ask(self, server: &Server, path: &str, options: &[&str]) -> Response {
         let url = self.url(server, path);
         let fixed = ["--write-out", "over %{http_version}", &url];
@@ -84,7 +84,7 @@ impl Way {
         let body = response.body.strip_suffix(b"over 2");
         let body = body.unwrap_or_else(|| panic!("{self:?} {path}: not HTTP/2: {response}"));
         response.body = body.to_vec();
-        // There is no reason phrase.
+        // HTTP/2 has no reason phrase, so the status ends with a blank that is removed.
         response.status = response.status.trim_end().to_owned();
         response
     }
@@ -122,7 +122,7 @@ fn curl_gets_files_in_each_way() {
             .must_be("200\n\nhello, world");
         way.ask(&server, "/none", &[]).must_be("404");
         if way == Way::Upgrade {
-            // curl 7.88 takes at most 32 KB together with the 101; nghttp takes more.
+            // After an upgrade curl 7.88 accepts no more than 32 KB that arrive together with the 101; nghttp accepts more.
             continue;
         }
         let got = way.ask(&server, "/large", &[]).body;
@@ -171,7 +171,7 @@ fn curl_sends_a_megabyte_that_nobody_wants() {
     for way in [Way::PriorKnowledge, Way::Tls] {
         way.ask(&server, "/hello.txt", &["--data-binary", &upload])
             .must_be("405");
-        // Its length unknown to the server.
+        // Without the field that this option removes, the server does not know the length of the content.
         let chunked = ["--header", "Content-Length:", "--data-binary", &upload];
         way.ask(&server, "/hello.txt", &chunked).must_be("405");
     }
@@ -181,7 +181,7 @@ fn curl_sends_a_megabyte_that_nobody_wants() {
 fn requests_of_one_connection_run_side_by_side() {
     let server = start();
     let out = server.folder.make_dir("out");
-    // Over TLS only: with prior knowledge curl 7.88 loses all but its first request in clear text.
+    // Over TLS only: in cleartext with prior knowledge, curl 7.88 loses all requests but the first of a connection.
     let url = Way::Tls.url(&server, &format!("/files/[0-{}]", FILES - 1));
     let files = format!("{}/#1", out.display());
     let fixed = [
@@ -217,7 +217,7 @@ fn requests_of_one_connection_run_side_by_side() {
     assert_eq!(connections.len(), 1, "{connections:?}");
 }
 
-/// Runs nghttp, which must succeed and say nothing against the server.
+/// Runs nghttp; fails if nghttp reports an error.
 fn nghttp(options: &[&str], urls: &[String]) -> Output {
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let output = run("nghttp", &[&["--no-verify-peer"], options, &urls].concat());
@@ -234,7 +234,7 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
         &["--continuation"],
         &["--weight", "256"],
         &["--weight", "1"],
-        // A window of one byte: as many DATA frames as the content has bytes.
+        // With a window of one byte, the server sends as many DATA frames as the content has bytes.
         &["--window-bits", "8", "--connection-window-bits", "8"],
         &["--window-bits", "14", "--connection-window-bits", "16"],
         &["--padding", "255"],
@@ -245,7 +245,7 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
         &["--no-push"],
         &["--peer-max-concurrent-streams", "1"],
     ];
-    // Fewer bytes than windows of one byte may be opened before the client costs more than it is worth.
+    // The file is short enough for windows of one byte: after too many tiny WINDOW_UPDATE frames the server would close the connection.
     let want = small(20);
     for options in options {
         for way in Way::ALL {
@@ -259,14 +259,14 @@ fn nghttp_gets_a_file_whatever_it_does_besides() {
     }
 }
 
-/// What `nghttp --stat` tells of each response: path, status code.
+/// Path and status code of each response, from the table that `nghttp --stat` prints.
 fn statistics(output: &Output) -> Vec<(String, String)> {
     let text = output.text();
     let (_, table) = text
         .split_once("request path\n")
         .unwrap_or_else(|| panic!("no statistics: {output}"));
     let rows = table.lines().filter_map(|line| {
-        // id responseEnd requestStart process code size request path
+        // Columns of the table: id responseEnd requestStart process code size request path
         let columns: Vec<&str> = line.split_whitespace().collect();
         let (code, path) = (columns.get(4)?, columns.last()?);
         Some(((*path).to_owned(), (*code).to_owned()))
@@ -345,7 +345,7 @@ fn nghttp_sends_content_and_trailers() {
     }
 }
 
-/// The line of a report that begins with `label`.
+/// The rest of the line of a report that begins with `label`.
 fn line_of<'a>(report: &'a str, label: &str) -> &'a str {
     let mut lines = report.lines().filter_map(|line| line.strip_prefix(label));
     lines
@@ -389,7 +389,7 @@ fn h2load_gets_every_byte_of_many_responses() {
     }
 }
 
-/// The lines with which Go's client tells of one step.
+/// The lines that `go-client` has printed for one step.
 fn told<'a>(report: &'a str, step: &str) -> Vec<&'a str> {
     let start = format!("{{\"step\":\"{step}\",");
     let lines = report.lines().filter(|line| line.starts_with(&start));
@@ -407,7 +407,7 @@ fn go_asks_for_many_things_on_one_connection() {
         .any(|line| line.starts_with("{\"step\"") && !line.ends_with("\"error\":\"\"}"));
     assert!(output.code == 0 && !has_errors, "{output}");
 
-    // What it should have got, summed by another program.
+    // The hashes that the client must have reported, computed by sha256sum.
     let www = server.folder.name_of("www");
     let sums = run(
         "sh",

@@ -1,5 +1,5 @@
-//! HTTP/2 clients that cost a server more than they cost themselves. Each has a server of its own, on one thread, which
-//! must get rid of it soon, cheaply, and without its other clients noticing.
+//! HTTP/2 clients that cost a server more than they cost themselves. Each attack runs against a server of its own with one thread. The
+//! server must end the attacker's connection soon and at little cost, while other clients are served as usual.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,35 +12,35 @@ use h2o_tests::http2::{
 use h2o_tests::{Deadline, Server, Setup, binary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How many hostile frames a server may take before it ends the connection.
+/// Number of hostile frames after which the server must have ended the connection.
 const FRAMES: usize = 5000;
 
-/// The same for frames that make the server reset streams: one of them costs it more.
+/// The same number for frames that make the server reset streams, each of which costs the server more.
 const RESETS: usize = 1000;
 
-/// Time of the server's processor that an attack may take, in a release build.
+/// Processor time that an attack may cost a server that was built in release mode.
 const CPU: Duration = Duration::from_millis(100);
 
-/// What a build without optimisation is allowed more. Our crates are not optimised then, those of others and the kernel
-/// are; parsing frames one at a time, which is what attacks make us do, is ours. An allowance, to be replaced by what
-/// is measured.
+/// Factor by which that time is longer for a server that was built without optimisation. This project's crates are slow then, while
+/// dependencies and the kernel are not, and attacks mostly cost the parsing of frames, which is this project's code. The factor is an
+/// allowance, not a measurement.
 const DEBUG_FACTOR: u32 = 6;
 
-/// What the server's memory may grow by for each byte it has been sent, and whatever it has been sent.
+/// Bytes by which the server's memory may grow for each byte that it was sent, and (`MEMORY`) in addition to that.
 const MEMORY_PER_BYTE: usize = 2;
 const MEMORY: usize = 1024 * 1024;
 
-/// How long the server may work between 99 of 100 requests of somebody else and their answers: time of its processor, as
-/// the machine may be busy with other things.
+/// Limit of the 99th percentile of a well-behaved client's latency during an attack, measured as processor time of the server between
+/// request and response, because the machine may be busy with other processes.
 const LATENCY: Duration = Duration::from_millis(50);
 
-/// How long the server may take to read the last frames of an attack. An idle connection would live longer.
+/// How long the server may take to read the last frames of an attack. It is shorter than the idle timeout, which ends connections too.
 const LAST_FRAMES: Duration = Duration::from_secs(5);
 
-/// How often somebody else asks.
+/// Interval between the requests of the well-behaved client.
 const PERIOD: Duration = Duration::from_millis(4);
 
-/// How many requests tell what is usual.
+/// Number of requests by which the usual latency is measured.
 const USUAL: usize = 50;
 
 const MOST: u32 = (1 << 31) - 1;
@@ -64,12 +64,12 @@ hosts:
     .start()
 }
 
-/// How a client attacks.
+/// One attack: the frames that the client sends, and how its connection must end.
 struct Attack {
     name: &'static str,
-    /// What its SETTINGS say.
+    /// Settings that the client sends in its SETTINGS frame.
     settings: &'static [(u16, u32)],
-    /// Its next frames, by how often it has been asked before.
+    /// Returns the frames to send next; the argument is the number of calls before this one.
     frames: fn(u32) -> Vec<Frame>,
     replies: Replies,
     end: End,
@@ -81,14 +81,14 @@ enum Replies {
     Unread,
 }
 
-/// How it must end.
+/// How the connection of an attack must end.
 #[derive(Clone, Copy)]
 enum End {
-    /// With GOAWAY or the end of the connection, before so many frames are sent.
+    /// By GOAWAY or the end of the connection, before the client has sent this many frames.
     Within(usize),
-    /// The same where each single frame counts: there is time to answer after each.
+    /// The same, with a pause after each frame in which the server can respond, so that the count is exact.
     Promptly(usize),
-    /// Just so: after so many frames the client has nothing more to send.
+    /// It need not end: the client sends this many frames, and only their cost is checked.
     Harmless(usize),
 }
 
@@ -116,17 +116,17 @@ impl Attack {
 
 const SHUT: &[(u16, u32)] = &[(setting::INITIAL_WINDOW_SIZE, 0)];
 
-/// The stream of the client's `n`th request.
+/// The stream id of the client's request number `n`.
 fn stream(n: u32) -> u32 {
     2 * n + 1
 }
 
-/// Content is to follow.
+/// The head of a POST request whose content is to follow.
 fn upload(n: u32) -> Frame {
     Frame::request_with_content(stream(n), post("/upload"))
 }
 
-/// `first` before anything else, then `each` again and again.
+/// The frames `first` and `each` for the first call (`n` is 0), and `each` alone for every other.
 fn after(n: u32, first: Frame, each: Frame) -> Vec<Frame> {
     if n == 0 {
         vec![first, each]
@@ -208,7 +208,7 @@ const SERVER_RESETS: &[Attack] = &[
     .with(SHUT),
 ];
 
-/// HEADERS that go on, then `each` again and again.
+/// A HEADERS frame without END_HEADERS for the first call (`n` is 0), and a CONTINUATION frame with `each` for every other.
 fn continued(n: u32, begin: Vec<u8>, each: Vec<u8>) -> Vec<Frame> {
     match n {
         0 => vec![Frame::new(kind::HEADERS, flag::END_STREAM, 1, begin)],
@@ -216,7 +216,7 @@ fn continued(n: u32, begin: Vec<u8>, each: Vec<u8>) -> Vec<Frame> {
     }
 }
 
-/// The begin of a value that is a million bytes long.
+/// The beginning of a field section with a value whose length is announced as a million bytes.
 fn endless_value() -> Vec<u8> {
     let mut section = get("/a.txt");
     section.extend([0, 1, b'x']);
@@ -225,14 +225,14 @@ fn endless_value() -> Vec<u8> {
 }
 
 const CONTINUATIONS: &[Attack] = &[
-    // The ninth CONTINUATION is one too many.
+    // The server accepts at most eight CONTINUATION frames for a field section.
     Attack::new("empty CONTINUATION", End::Promptly(10), |n| {
         continued(n, get("/a.txt"), Vec::new())
     }),
     Attack::new("CONTINUATION of one byte", End::Promptly(10), |n| {
         continued(n, endless_value(), vec![b'x'])
     }),
-    // The fourth one passes 64 KB.
+    // With the fourth CONTINUATION frame the field section exceeds 64 KB.
     Attack::new("CONTINUATION of 16 KB", End::Promptly(5), |n| {
         let mut begin = endless_value();
         begin.resize(16_384, b'x');
@@ -254,7 +254,7 @@ const BOMBS: &[Attack] = &[
         let section = [get("/a.txt"), b"\x0f\x11\x03a=b".repeat(2000)].concat();
         vec![Frame::request(stream(n), section)]
     }),
-    // Each section has fewer fields than the limit, but holds 360 KB; and a hundred are held.
+    // Each section has fewer fields than the limit, but 360 KB when decoded, and a hundred requests are held open.
     Attack::new("4 KB from the table 90 times", End::Harmless(100), |n| {
         let entry = encode_with(Indexing::Incremental, &[("x", &"y".repeat(4000))]);
         let entry = if n == 0 { entry } else { Vec::new() };
@@ -314,7 +314,7 @@ const USELESS: &[Attack] = &[
     })
     .with(SHUT),
     Attack::new("PRIORITY of idle streams", End::Within(FRAMES), |n| {
-        // A chain of ten that is turned again and again.
+        // The ten streams depend on each other in a chain, whose order each frame changes.
         let (child, parent) = (n % 10, (n + 1) % 10);
         vec![Frame::priority(stream(child), true, stream(parent), 16)]
     }),
@@ -378,7 +378,7 @@ fn clients_that_send_frames_of_no_use_are_cut_off() {
 
 // --- how they are played -------------------------------------------------------------------------------------------
 
-/// Plays every attack on a server of its own and says of all of them what it did that it should not have.
+/// Runs every attack against a server of its own, and fails with a list of all faults.
 fn withstand(attacks: &[Attack]) {
     let faults: Vec<String> = attacks.iter().flat_map(play).collect();
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
@@ -399,7 +399,7 @@ fn play(attack: &Attack) -> Vec<String> {
     named.collect()
 }
 
-/// What became of an attack.
+/// What the attacker saw.
 struct Outcome {
     frames: usize,
     bytes: usize,
@@ -430,10 +430,11 @@ impl Outcome {
     }
 }
 
-/// Attacks until the server ends the connection, or somewhat longer than it may take.
+/// Sends the attack's frames until the server ends the connection, or a few more than the limit allows. Also returns the peak of the
+/// server's memory.
 fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
     let mut connection = Http2::open(server.port(), attack.settings);
-    // How often frames are sent before the server is given time, so that it does not wake for each, and how much time.
+    // How many calls of `frames` are sent at once, so that the server does not wake for each; how long to wait after them; and the limit.
     let (batch, pause, most) = match attack.end {
         End::Within(most) => (
             most.div_ceil(100),
@@ -462,7 +463,7 @@ fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
         outcome.is_ended = !all_taken || has_ended(&mut connection, attack.replies, pause);
         memory_peak = memory_peak.max(memory(server.pid()));
     }
-    // The last frames may be under way.
+    // The server may not have read the last frames yet.
     if !outcome.is_ended && !matches!(attack.end, End::Harmless(_)) {
         outcome.is_ended = has_ended(&mut connection, attack.replies, LAST_FRAMES);
     }
@@ -474,7 +475,7 @@ fn strike(server: &Server, attack: &Attack) -> (Outcome, usize) {
     (outcome, memory_peak.max(memory(server.pid())))
 }
 
-/// True once the server has said GOAWAY or closed the connection; waits for as long as it says nothing.
+/// Whether the server has sent GOAWAY or closed the connection. Handles what the server sends until nothing comes for `pause`.
 fn has_ended(connection: &mut Http2, replies: Replies, pause: Duration) -> bool {
     match replies {
         Replies::Read => loop {
@@ -489,7 +490,7 @@ fn has_ended(connection: &mut Http2, replies: Replies, pause: Duration) -> bool 
     }
 }
 
-/// True once the server has closed the connection, whatever it has sent before.
+/// Whether the server closes the connection within `pause`; received bytes are not read.
 fn is_hung_up(connection: &Http2, pause: Duration) -> bool {
     let mut sockets = [PollFd::new(connection.socket(), PollFlags::RDHUP)];
     let pause = Timespec::try_from(pause).expect("a short time");
@@ -497,28 +498,28 @@ fn is_hung_up(connection: &Http2, pause: Duration) -> bool {
     !sockets[0].revents().is_empty()
 }
 
-/// True if the server closes the connection soon.
+/// Whether the server closes the connection within five seconds.
 fn closes(connection: &mut Http2) -> bool {
     connection.read_while_waiting(Duration::from_secs(5), |connection| connection.is_closed)
 }
 
-/// What something has cost the server and its other clients.
+/// What an attack costs the server and its other clients.
 struct Cost<T> {
     outcome: T,
-    /// Together with what the requests of others cost, some ten milliseconds in each second.
+    /// Processor time of the server, including some 10 ms a second for the requests of the well-behaved client.
     cpu: Duration,
     memory: usize,
-    /// What requests of others have waited for, before and meanwhile.
+    /// Latencies of the well-behaved client's requests before the attack and (`meanwhile`) during it.
     usual: Vec<Duration>,
     meanwhile: Vec<Duration>,
 }
 
 impl<T> Cost<T> {
-    /// Does something to a server, which also returns how much memory the server has had at most, while somebody else
-    /// asks for a small file on a connection of its own.
+    /// Runs `attack`, which returns its outcome and the peak of the server's memory, while a well-behaved client requests a small file
+    /// again and again on a connection of its own.
     fn of(server: &Server, attack: impl FnOnce() -> (T, usize)) -> Self {
         let pid = server.pid();
-        // What is made once is made now.
+        // These requests make the server allocate what it allocates once, such as caches, before its memory is measured.
         for path in ["/large", "/a.txt", "/none"] {
             let _ = server.ask(&format!("GET {path}"));
         }
@@ -554,7 +555,7 @@ impl<T> Cost<T> {
         }
     }
 
-    /// What it has cost too much, with so many bytes sent.
+    /// Each cost that exceeds its limit; `bytes` is how many bytes the attacker sent.
     fn faults(&self, bytes: usize) -> Vec<String> {
         let mut faults = Vec::new();
         let is_debug = binary()
@@ -598,7 +599,7 @@ fn percentile_99(times: &[Duration]) -> Duration {
     times[at.saturating_sub(1)]
 }
 
-/// Somebody who uses the server as it is meant to be.
+/// A well-behaved client, on a connection of its own.
 struct Neighbour {
     connection: Http2,
     asked: u32,
@@ -612,7 +613,8 @@ impl Neighbour {
         }
     }
 
-    /// Asks every few milliseconds; how long the server has worked, for whomever, until each answer was there.
+    /// Requests a small file every few milliseconds while `goes_on` is true. Returns for each request the processor time that the server
+    /// used, for all clients, until the response came.
     fn ask_while(&mut self, pid: u32, goes_on: impl Fn(usize) -> bool) -> Vec<Duration> {
         let mut times = Vec::new();
         while goes_on(times.len()) {
@@ -621,14 +623,14 @@ impl Neighbour {
             times.push(processor_time(pid).saturating_sub(before));
             assert_eq!((answer.status(), &*answer.text()), (200, "hello"));
             self.asked += 1;
-            // A client, not a wait.
+            // The pause is the client's behaviour; the test waits for nothing here.
             std::thread::sleep(PERIOD);
         }
         times
     }
 }
 
-/// Says that something is over, also when it ends in a panic.
+/// Sets the flag when it is dropped, so also when the attack panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -637,28 +639,28 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Time a process has had on processors, all its threads together, those that have ended as well.
+/// Processor time of a process: all its threads, also those that have ended.
 fn cpu(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server runs");
-    // The name in parentheses may have blanks. After it, utime and stime are the 12th and 13th.
+    // The name in parentheses may contain blanks. Behind it, utime and stime are the 12th and 13th column.
     let (_, fields) = text.rsplit_once(") ").expect("there is a name");
     let times = fields.split(' ').skip(11).take(2);
     let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap_or(0)).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// The same of the threads that there are, in nanoseconds.
+/// Processor time of the threads that the process has now, with the resolution of nanoseconds that schedstat has.
 fn processor_time(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the server runs");
     let times = threads.filter_map(|thread| {
-        // A thread may have ended meanwhile.
+        // A thread may end between the listing and this read.
         let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
         text.split(' ').next()?.parse::<u64>().ok()
     });
     Duration::from_nanos(times.sum())
 }
 
-/// Memory of a process that no file stands for.
+/// Bytes of a process's anonymous memory.
 fn memory(pid: u32) -> usize {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
     let kilobytes = text.lines().find_map(|line| {
@@ -668,7 +670,7 @@ fn memory(pid: u32) -> usize {
     kilobytes.expect("the kernel accounts memory") * 1024
 }
 
-// --- clients that wait ---------------------------------------------------------------------------------------------
+// --- clients that do not send or read ------------------------------------------------------------------------------
 
 #[test]
 fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
@@ -686,7 +688,7 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
         (clock.elapsed(), memory)
     });
     eprintln!("gone after {:.1?}, {cost}", cost.outcome);
-    // Without the directive it would be ten seconds.
+    // Without the directive the idle timeout would be 10 s, which the assertion excludes.
     let slack = Duration::from_secs(6);
     assert!(
         (IDLE..IDLE + slack).contains(&cost.outcome),
@@ -697,7 +699,7 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The server's writes may take a minute; this is about what it holds until then.
+/// The server may wait a minute for a client that does not read; this test is about the memory it uses meanwhile.
 #[test]
 fn answers_that_are_never_read_are_not_held_in_memory() {
     let server = start("");
@@ -713,7 +715,7 @@ fn answers_that_are_never_read_are_not_held_in_memory() {
         connection.send(&bytes);
         let mut peak = 0;
         for _ in 0..50 {
-            // What is watched is memory over time.
+            // The pause is needed because memory is watched over a time: no event is awaited.
             std::thread::sleep(Duration::from_millis(20));
             peak = peak.max(memory(server.pid()));
         }
@@ -735,7 +737,7 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
             .expect("a buffer of 64 KB");
         let mut sent = 0;
         let mut peak = 0;
-        // Sends for a second, as far as it is let.
+        // Sends requests for a second, or until the kernel accepts no more bytes.
         let clock = Deadline::after_secs(1);
         let socket = connection.socket();
         socket.set_nonblocking(true).expect("it is a socket");

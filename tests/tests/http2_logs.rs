@@ -1,4 +1,4 @@
-//! What logs and status pages tell of HTTP/2.
+//! What access logs and status pages show of HTTP/2.
 
 use h2o_tests::{Server, Setup, curl, eventually, run, run_with_input};
 
@@ -24,7 +24,7 @@ access-log:
     .start()
 }
 
-/// The lines of a log, sorted, once they are as many as wanted, and must be the same.
+/// Waits until the log `name` has as many lines as `want`, and compares both, sorted.
 fn logs(server: &Server, name: &str, want: &[&str]) {
     let mut got: Vec<String> = eventually(name, || {
         let log = server.folder.read(name);
@@ -39,7 +39,7 @@ type Texts = &'static [&'static str];
 
 #[test]
 fn the_access_log_tells_streams_and_priorities() {
-    // Options of nghttp, paths it asks for, and lines.
+    // Each case: options of nghttp, paths that it requests, lines expected in `access-log`, lines expected in `parts-log`.
     let cases: &[(Texts, Texts, Texts, Texts)] = &[
         (
             &["--no-dep", "-p", "42"],
@@ -47,7 +47,7 @@ fn the_access_log_tells_streams_and_priorities() {
             &["/a.txt HTTP/2 1 0:0:42 0:42"],
             &["/a.txt 0 0 42 0 42"],
         ),
-        // It announces a tree of idle streams; what it asks for depends on stream 11.
+        // nghttp announces a tree of priorities with idle streams; its requests depend on stream 11 of that tree.
         (
             &["-p", "3", "-p", "200"],
             &["/a.txt", "/b.txt", "/c.css"],
@@ -62,7 +62,7 @@ fn the_access_log_tells_streams_and_priorities() {
                 "/c.css 0 11 200 11 200",
             ],
         ),
-        // A client without a tree: a style sheet is put before everything else.
+        // Without such a tree: the server gives the style sheet a weight of 257, above all that clients can ask for.
         (
             &["--no-dep", "-p", "256", "-p", "1"],
             &["/a.txt", "/b.txt", "/c.css"],
@@ -77,7 +77,7 @@ fn the_access_log_tells_streams_and_priorities() {
                 "/c.css 0 0 1 0 257",
             ],
         ),
-        // An upgraded request is stream 1.
+        // A request that upgrades from HTTP/1.1 becomes stream 1.
         (
             &["--upgrade"],
             &["/a.txt"],
@@ -103,7 +103,7 @@ fn the_access_log_has_no_streams_for_http_1() {
     logs(&server, "parts-log", &["/a.txt - - - - -"]);
 }
 
-/// Names the members of a JSON text in their order, one a line, with what is in them.
+/// A Python program that prints each member of a JSON text in its order: a line with the path of its names and its value.
 const FLATTEN: &str = "
 import json, sys
 def tell(value, path):
@@ -114,7 +114,7 @@ def tell(value, path):
 tell(json.load(sys.stdin), '')
 ";
 
-/// The state of the connection that asks, flattened.
+/// The page `/.well-known/h2/state` about the connection that requests it, printed by [`FLATTEN`].
 fn state(server: &Server, options: &[&str]) -> Vec<String> {
     let url = server.url("/.well-known/h2/state");
     let response = curl(&[options, &["--http2-prior-knowledge", &url]].concat());
@@ -136,7 +136,7 @@ fn state(server: &Server, options: &[&str]) -> Vec<String> {
     flat.lines().map(str::to_owned).collect()
 }
 
-/// Compares line by line; `*` at the end stands for any rest.
+/// Compares line by line; a `*` at the end of an expected line stands for any text.
 fn must_be(got: &[String], want: &[&str]) {
     let agrees = |got: &String, want: &&str| match want.strip_suffix('*') {
         Some(start) => got.starts_with(start),
@@ -149,7 +149,7 @@ fn must_be(got: &[String], want: &[&str]) {
     );
 }
 
-/// Seconds since the epoch, as another program tells them.
+/// Seconds since the epoch, as the program `date` prints them.
 fn seconds() -> u64 {
     let text = run("date", &["+%s"]).text();
     text.trim().parse().expect("date tells a number")
@@ -191,7 +191,7 @@ fn the_state_of_a_connection_is_shown() {
     let (common, hpack) = all.split_at(STATE.len());
     must_be(common, STATE);
     let authority = format!("[\":authority\", \"127.0.0.1:{}\"]", server.port());
-    // The newest entry comes first.
+    // The dynamic table is printed with its newest entry first.
     let inbound = "hpack.inboundDynamicHeaderTable [[\"x-check\", \"1\"], [\"accept\", \"*/*\"], [\"user-agent\", \"check\"], *";
     must_be(
         hpack,

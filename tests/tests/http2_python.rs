@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, by a client on another's protocol engine (python3-h2).
+//! HTTP/2 frame by frame, with a client made with the library h2 for Python.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
     .start()
 }
 
-/// Has a conversation, which must go as it should.
+/// Runs one conversation of the client `frames.py`, which fails if the server does not answer as expected.
 fn talk(server: &Server, conversation: &str, argument: Option<&str>) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/frames.py");
     let port = server.port().to_string();

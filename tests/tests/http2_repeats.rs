@@ -1,4 +1,4 @@
-//! Requests that come again and again on one connection: each has its own answer and its own log line.
+//! Requests that are repeated on one connection: each has a response and a log line of its own, although the server reuses work.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag};
 use h2o_tests::{Server, Setup, eventually};
@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// Sends all requests, whose bytes are cut into pieces of `size`, and compares each answer and each log line.
+/// Sends all requests, their bytes cut into pieces of `size`, and compares each response and each log line.
 fn check(requests: &[Request], size: usize) {
     let server = start();
     let mut connection = Http2::open(server.port(), &[]);
@@ -137,7 +137,7 @@ fn an_answer_in_between_does_not_get_into_the_repeats() {
     for stream in [3, 5, 7, 9] {
         bytes.extend(Frame::request(stream, moved.section()).bytes());
     }
-    // Now the content is complete, and the head of another answer is written.
+    // This frame completes the upload, so the server writes a response with another head between those of the repeats.
     bytes.extend(Frame::data(1, flag::END_STREAM, *b"x").bytes());
     for stream in [11, 13, 15] {
         bytes.extend(Frame::request(stream, moved.section()).bytes());

@@ -1,5 +1,5 @@
-//! Directives of HTTP/2: how a shutdown is limited, what becomes of clients that reset streams, the ORIGIN frame, and
-//! the older names of the protocol in ALPN.
+//! Directives of HTTP/2: the time limit of a graceful shutdown, the delay for clients that reset streams, the ORIGIN frame, and old names
+//! of HTTP/2 in ALPN.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ hosts:
     .start()
 }
 
-/// A server with TLS; `ssl` is one more attribute of the listener at `TLS_PORT`.
+/// Starts a server with TLS; `ssl` is a further attribute of the listener on `TLS_PORT`.
 fn start_tls(ssl: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
@@ -48,7 +48,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
 
 // --- http2-graceful-shutdown-timeout -------------------------------------------------------------------------------
 
-/// A connection on which the answer of stream 1 stops after one byte.
+/// A connection on which the response of stream 1 stops after one byte, because the stream's window is 1.
 fn held(server: &Server) -> Http2 {
     let mut connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 1)]);
     connection.send_frame(&Frame::request(1, get("/a.txt")));
@@ -87,12 +87,12 @@ fn a_shutdown_waits_for_streams_for_as_long_as_it_may() {
     }
     let second = clock.elapsed();
     assert!(second > Duration::from_millis(900), "{second:?}");
-    // A stream that ends within the time is whole.
+    // A stream that ends before the time limit gets its complete response.
     reads_on.send_frame(&Frame::window_update(1, 4));
     reads_on.read_to_end();
     let answer = reads_on.answer(1);
     assert!(answer.is_ended && answer.text() == "hello", "{answer:?}");
-    // One that does not is cut off.
+    // A stream that does not end before the time limit is cut off.
     is_cut.read_to_end();
     let time = clock.elapsed();
     assert!(time > Duration::from_millis(1900), "{time:?}");
@@ -101,7 +101,7 @@ fn a_shutdown_waits_for_streams_for_as_long_as_it_may() {
     drop((reads_on, is_cut));
     let status = limited.wait(Duration::from_secs(5));
     assert!(status.success(), "{status}:\n{}", limited.messages());
-    // The other server was told to end before, and still waits.
+    // The other server, without a time limit, got SIGTERM earlier and still waits for its client.
     waits.ping();
     assert!(!waits.is_closed && !waits.answer(1).is_ended);
     waits.send_frame(&Frame::window_update(1, 4));
@@ -115,7 +115,7 @@ fn a_shutdown_waits_for_streams_for_as_long_as_it_may() {
 
 // --- http2-dos-delay -----------------------------------------------------------------------------------------------
 
-/// How many resets the servers below forgive.
+/// Number of resets in a row that do not cause a delay with the configuration of these tests.
 const FORGIVEN: usize = 3;
 
 fn start_with_delay(delay: &str) -> Server {
@@ -124,17 +124,17 @@ fn start_with_delay(delay: &str) -> Server {
     ))
 }
 
-/// A client, and its next stream.
+/// A connection, and the id of its next stream.
 struct Client {
     connection: Http2,
-    /// What is sent together with the next request, so that no time passes in between.
+    /// Frames that are sent together with the next request, so that no time passes between them.
     pending: Vec<Frame>,
     next: u32,
 }
 
 impl Client {
     fn new(server: &Server) -> Self {
-        // No content is sent, so what asks for some is open until it is reset.
+        // With windows of 0 no content is sent, so a stream for a file stays open until it is reset.
         let connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 0)]);
         Self {
             connection,
@@ -154,7 +154,7 @@ impl Client {
             .send_frames(&std::mem::take(&mut self.pending));
     }
 
-    /// Asks for files and takes that back once they are being answered, the last one together with the next request.
+    /// Requests files and resets each stream once its response has begun. The last reset is sent together with the next request.
     fn reset(&mut self, count: usize) {
         for _ in 0..count {
             let stream = self.stream();
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Asks for what is answered without waiting for anything, PING behind it. Returns the stream.
+    /// Sends a request that the server answers without waiting for anything, and a PING behind it. Returns the stream.
     fn ask_and_ping(&mut self) -> u32 {
         let stream = self.stream();
         let request = encode(&[
@@ -181,7 +181,7 @@ impl Client {
         stream
     }
 
-    /// True if the request is answered before the PING behind it.
+    /// Whether the response comes before the answer to the PING that was sent behind the request.
     fn is_answered_at_once(&mut self) -> bool {
         let stream = self.ask_and_ping();
         self.connection
@@ -195,7 +195,7 @@ impl Client {
     }
 }
 
-/// Where among the frames the answer to PING is that was sent with `stream`.
+/// The position, among the frames received, of the answer to the PING that was sent with `stream`.
 fn is_pong(connection: &Http2, stream: u32) -> Option<usize> {
     let content = u64::from(stream).to_be_bytes();
     let mut frames = connection.frames.iter();
@@ -211,7 +211,7 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
     let mut good = Client::new(&server);
     bad.reset(FORGIVEN - 1);
     assert!(bad.is_answered_at_once(), "so many are forgiven");
-    // That one earned one.
+    // The request that was answered has earned one more reset without a delay, so the second reset causes one.
     bad.reset(2);
     let clock = Deadline::after_secs(10);
     let waiting = [bad.ask_and_ping(), bad.ask_and_ping()];
@@ -221,7 +221,7 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
                 .iter()
                 .all(|&stream| is_pong(connection, stream).is_some())
         });
-    // Neither those that were there before nor new ones.
+    // Neither a connection that existed before nor a new one is delayed.
     assert!(good.is_answered_at_once(), "another connection");
     assert!(Client::new(&server).is_answered_at_once(), "a new one");
     bad.connection.ping();
@@ -234,7 +234,7 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
     assert!(time > Duration::from_millis(1500), "{time:?}");
     let second = bad.connection.read_answer(waiting[1]);
     assert_eq!([first.status(), second.status()], [302; 2]);
-    // The delay is over, and the two have earned forgiveness for a reset.
+    // The delay is over, and the two requests answered have earned one reset without a delay.
     assert!(bad.is_answered_at_once());
     bad.reset(1);
     assert!(bad.is_answered_at_once());
@@ -256,7 +256,7 @@ fn the_delay_is_there_unless_it_is_switched_off() {
 
 // --- http2-origin-frame --------------------------------------------------------------------------------------------
 
-/// The frames that nghttp receives before the head of the answer; behind ORIGIN what it says.
+/// Types of the frames that nghttp receives before the head of the response. The text of an ORIGIN frame also has its origins.
 fn nghttp(url: &str) -> Vec<String> {
     let output = run("nghttp", &["-nv", "--no-verify-peer", url]);
     assert_eq!(output.code, 0, "{output}");
@@ -298,7 +298,7 @@ fn origins_follow_the_settings_in_small_letters() {
         assert!(at("SETTINGS").is_some_and(|at| at < origin), "{got:?}");
         let count = got.iter().filter(|frame| frame.starts_with("ORIGIN"));
         assert_eq!(count.count(), 1, "{got:?}");
-        // Other listeners have none.
+        // Listeners without the directive send no ORIGIN frame.
         for url in [url("BARE_TLS_PORT"), server.url("/a.txt")] {
             let got = nghttp(&url);
             assert!(got.contains(&"SETTINGS".to_owned()), "{got:?}");
