@@ -5,7 +5,7 @@ use crate::kinds::Attribute;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// The attributes of a mapping, checked against their specification.
+/// The attributes of a mapping in a configuration, checked against their specification.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     mapping: &'a Node,
@@ -13,11 +13,11 @@ pub struct Attributes<'a> {
 }
 
 impl Node {
-    /// Reads a mapping of attributes and checks it against the specification. Letter case of the names is ignored.
+    /// Reads a mapping of attributes and checks it against `spec`. Letter case of the attributes' names is ignored.
     ///
     /// # Errors
-    /// `argument must be a mapping`, `key must be a scalar`, `unexpected key:X`, `duplicate key found`,
-    /// ``attribute `X` must be a scalar``, `cannot find mandatory attribute: X`
+    /// The messages are `argument must be a mapping`, `key must be a scalar`, `unexpected key:X`, `duplicate key found`,
+    /// ``attribute `X` must be a scalar`` and `cannot find mandatory attribute: X`.
     pub fn attributes(&self, spec: &[Attribute]) -> Result<Attributes<'_>, Error> {
         let mut values: Vec<(_, Option<&Self>)> = spec
             .iter()
@@ -68,7 +68,7 @@ impl Node {
 }
 
 impl<'a> Attributes<'a> {
-    /// The value of the attribute that has this name in the specification.
+    /// The value of the attribute that has this name in the specification; `None` if the configuration does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         let entry = self.values.iter().find(|(known, _)| *known == name);
@@ -76,10 +76,10 @@ impl<'a> Attributes<'a> {
         entry.and_then(|(_, value)| *value)
     }
 
-    /// As [`Self::get`], for an attribute that is required only when another one has a certain value.
+    /// Like [`Self::get`], for an attribute that is mandatory only if another attribute has a certain value.
     ///
     /// # Errors
-    /// `cannot find mandatory attribute: X`
+    /// The message is `cannot find mandatory attribute: X`.
     pub fn require(&self, name: &str) -> Result<&'a Node, Error> {
         self.get(name).ok_or_else(|| {
             self.mapping

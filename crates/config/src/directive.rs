@@ -1,17 +1,17 @@
-//! Directives: `Directive` has everything that is known about one, and `Command` is one occurrence of it in a file.
+//! Directives: a `Directive` is the definition of one, and a `Command` is one occurrence of it in a file.
 
 use crate::error::Error;
 use crate::kinds::Kinds;
 use crate::levels::{Level, Levels};
 use crate::node::Node;
 
-/// When a directive is executed, relative to the other directives of its mapping. Settings are executed before handlers
-/// are created, so they also apply to handlers that stand above them in the file. Handlers keep their order.
+/// When a directive is executed, relative to the other directives of its mapping. Settings are executed before handlers are
+/// created, so they also apply to handlers that are above them in the file. Handlers keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// First: ordinary settings.
+    /// Executed first: ordinary settings.
     Settings,
-    /// Then `listen` and `file.custom-handler`.
+    /// Executed second: `listen` and `file.custom-handler`.
     Listen,
     /// Executed last: `hosts`, `paths` and all directives that create handlers, which therefore see all settings of the
     /// mapping.
@@ -24,11 +24,11 @@ pub enum Pass {
 pub struct Directive<C: 'static> {
     /// The name of the directive; letter case matters.
     pub name: &'static str,
-    /// Where it may stand.
+    /// The levels of the configuration at which the directive is allowed.
     pub levels: Levels,
-    /// When it is executed.
+    /// When the directive is executed, relative to others of its mapping.
     pub pass: Pass,
-    /// What its argument may be.
+    /// The kinds of node that are allowed as the directive's argument.
     pub kinds: Kinds,
     /// The grammar of the directive's argument, such as `ON|OFF`; for the manual.
     pub value: &'static str,
@@ -42,7 +42,7 @@ pub struct Directive<C: 'static> {
 }
 
 impl<C> Directive<C> {
-    /// A setting with a scalar argument that may stand at any level.
+    /// The definition of a setting with a scalar argument that is allowed at any level.
     #[must_use]
     pub const fn setting(
         name: &'static str,
@@ -63,7 +63,8 @@ impl<C> Directive<C> {
         }
     }
 
-    /// A setting with a scalar argument that applies to the whole server.
+    /// The definition of a setting with a scalar argument that applies to the whole server and is allowed at the global
+    /// level only.
     #[must_use]
     pub const fn global(
         name: &'static str,
@@ -79,26 +80,26 @@ impl<C> Directive<C> {
     }
 }
 
-/// One occurrence of a directive in a file. Its argument has been checked to be of a kind that the directive takes.
+/// One occurrence of a directive in a file. Its argument has been checked to be of a kind that the directive accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
     /// The name of the directive.
     pub name: &'static str,
-    /// The argument.
+    /// The argument of the directive.
     pub node: &'a Node,
-    /// The name as it stands in the file.
+    /// The name of the directive as a node of the file.
     pub key: &'a Node,
-    /// The level it stands at.
+    /// The level at which the directive occurs.
     pub level: Level,
 }
 
 impl Command<'_> {
-    /// An error at the argument.
+    /// An error of this directive at the position of its argument.
     pub fn error(&self, message: impl Into<String>) -> Error {
         self.error_at(self.node, message)
     }
 
-    /// An error at a part of the argument.
+    /// An error of this directive at the position of a part of its argument.
     pub fn error_at(&self, part: &Node, message: impl Into<String>) -> Error {
         part.error(message).in_command(self.name, &part.pos)
     }

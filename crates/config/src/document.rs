@@ -1,11 +1,11 @@
-//! A configuration file after its aliases and merge keys were resolved.
+//! A configuration file after its tags, aliases and merge keys were resolved.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::node::Node;
 
-/// A file with everything in it resolved.
+/// A configuration file in which all tags, aliases and merge keys are resolved.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) root: ResolvedNode,
@@ -13,11 +13,11 @@ pub(crate) struct Document {
     pub(crate) anchors: HashMap<Arc<str>, ResolvedNode>,
 }
 
-/// A node without aliases and merge keys.
+/// A node without aliases and merge keys in it.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedNode {
     pub(crate) node: Node,
     pub(crate) depth: usize,
-    /// The number of nodes; a node with aliases is counted each time it is used.
+    /// The number of nodes in this one, itself included; a node to which aliases refer is counted for each of them.
     pub(crate) size: usize,
 }

@@ -1,4 +1,4 @@
-//! Errors of a configuration: what is wrong, and where.
+//! Errors in a configuration: what is wrong, and at which position.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,29 +7,29 @@ use crate::pos::Pos;
 
 /// Why a configuration was refused.
 ///
-/// `Display` gives the line for standard error: `[FILE:LINE] in command NAME, MESSAGE`, followed in parentheses by the column
-/// and a hint.
+/// `Display` formats the line for standard error: `[FILE:LINE] in command NAME, MESSAGE`, followed in parentheses by the
+/// column and a hint.
 #[derive(Clone, Debug)]
 pub struct Error {
-    /// The place of the fault, if it has one.
+    /// The position of the mistake, if the error has one.
     pub pos: Option<Pos>,
-    /// The directive that was being applied.
+    /// The name of the directive that was being executed.
     pub command: Option<Arc<str>>,
-    /// What is wrong.
+    /// The description of the mistake.
     pub message: String,
-    /// How to repair the configuration, such as ``did you mean `listen`?``.
+    /// How to correct the configuration, such as ``did you mean `listen`?``.
     pub hint: Option<String>,
     origin: Origin,
 }
 
-/// The stage of loading in which the error was found, which decides the shape of its message.
+/// The stage of loading in which the error was found, which decides the format of its message.
 #[derive(Clone, Debug)]
 enum Origin {
     /// A file could not be read into a tree.
     Load {
         /// The `!file` node that includes the file with the error.
         included_from: Option<Box<Pos>>,
-        /// A line to print before this one.
+        /// A line that is printed before the error's own line.
         cause: Option<Box<str>>,
     },
     /// A mapping of directives is malformed. Such an error is not about a single directive, so [`Error::in_command`]
@@ -40,7 +40,7 @@ enum Origin {
 }
 
 impl Error {
-    /// An error without a position; [`crate::Registry::run`] adds the position of the directive that returns the error.
+    /// An error without a position; [`crate::Registry::run`] adds the position of the directive that returned the error.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             pos: None,
@@ -51,7 +51,7 @@ impl Error {
         }
     }
 
-    /// An error at `pos`.
+    /// An error at the position `pos`.
     pub fn at(pos: Pos, message: impl Into<String>) -> Self {
         Self {
             pos: Some(pos),
@@ -59,20 +59,20 @@ impl Error {
         }
     }
 
-    /// The message as a warning, for an error in spite of which the configuration is loaded.
+    /// The error as the text of a warning, if the configuration is loaded in spite of it.
     #[must_use]
     pub fn to_warning(&self) -> String {
         format!("[warning] {self}")
     }
 
-    /// Adds a hint.
+    /// Adds a hint to the error; it replaces an earlier one.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Adds the hint ``did you mean `word`?``, if a similar word was found.
+    /// Adds the hint ``did you mean `word`?`` to the error, if `word` is given.
     #[must_use]
     pub fn did_you_mean(mut self, word: Option<&str>) -> Self {
         if let Some(word) = word {
@@ -81,7 +81,8 @@ impl Error {
         self
     }
 
-    /// The error that the file of `pos` could not be read into a tree of nodes.
+    /// An error at `pos` in a file that could not be read into a tree of nodes. `included_from` is the position of the
+    /// `!file` that includes the file.
     pub(crate) fn load(pos: Pos, included_from: Option<Pos>, message: impl Into<String>) -> Self {
         Self {
             origin: Origin::Load {
@@ -92,7 +93,7 @@ impl Error {
         }
     }
 
-    /// The error that `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
+    /// The error that the tag `!file` or `!env` at `pos` cannot be resolved, because of `cause`.
     pub(crate) fn tag(pos: Pos, cause: impl Into<Box<str>>) -> Self {
         Self {
             origin: Origin::Load {
@@ -111,7 +112,7 @@ impl Error {
         }
     }
 
-    /// Adds name and position of the directive to an error that has none.
+    /// Adds the name and position of the directive to an error that does not have them.
     #[must_use]
     pub fn in_command(mut self, name: &str, pos: &Pos) -> Self {
         match self.origin {

@@ -1,8 +1,8 @@
-//! Explains YAML syntax errors, since the messages of the YAML parser name neither the right line nor the remedy.
+//! Explanations of YAML syntax errors, since the messages of the YAML parser name neither the right line nor the remedy.
 
 use crate::yaml::{Mark, Problem};
 
-/// A more useful position of a syntax error than the parser's, and a hint how to repair it.
+/// A more useful position of a syntax error than the parser's, and a hint that says how to correct it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Explanation {
     pub(crate) place: Mark,
@@ -20,7 +20,7 @@ impl Explanation {
 
 /// Explains `problem`, which the parser found in `input`; `None` if there is no better explanation than the parser's.
 pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
-    // Only the lines up to the problem are examined: the parser has not read the rest.
+    // Only the lines up to the position of the problem are examined: the parser has not read the rest.
     let text = std::str::from_utf8(input).ok()?;
     let lines: Vec<&str> = text.lines().take(problem.place.line as usize + 1).collect();
     unclosed_quote(&lines, problem).or_else(|| match &*problem.message {
@@ -41,19 +41,19 @@ pub(crate) fn explain(input: &[u8], problem: &Problem) -> Option<Explanation> {
         "did not find expected ',' or ']'" => unclosed(problem, ']'),
         "block sequence entries are not allowed in this context" => Some(Explanation::new(
             problem.place,
-            "a list begins on a line of its own",
+            "a list must begin on a line of its own",
         )),
         "found unknown escape character" => Some(Explanation::new(
             problem.place,
-            "within double quotes a backslash is written `\\\\`; within single quotes it is only itself",
+            "within double quotes, write `\\\\` for a backslash; within single quotes, `\\` stands for itself",
         )),
         "did not find expected <document start>" => less_than_the_first(&lines, problem.place),
         _ => None,
     })
 }
 
-/// Detects a quoted scalar without closing quote: the parser takes the text up to the next quote as its content, and
-/// fails there, lines later.
+/// Detects a quoted scalar without a closing quote: the parser takes the text up to the next quote for its content, and
+/// fails there, some lines later.
 fn unclosed_quote(lines: &[&str], problem: &Problem) -> Option<Explanation> {
     let hint = "the quote that opens here is not closed on this line";
     if let Some((context, start)) = &problem.context
@@ -137,7 +137,7 @@ fn star(lines: &[&str], place: Mark) -> Option<Explanation> {
     ))
 }
 
-/// `port:10080`, `port 10080`.
+/// Detects a name and value without a colon and a space between them, such as `port:10080` or `port 10080`.
 fn missing_colon(line: &str, place: Mark) -> Option<Explanation> {
     let text = line.trim();
     if let Some((name, value)) = text.split_once(':')
@@ -165,7 +165,7 @@ fn missing_colon(line: &str, place: Mark) -> Option<Explanation> {
     })
 }
 
-/// `header.set: A: b`.
+/// Detects a value with an unquoted colon, such as that of `header.set: A: b`.
 fn second_colon(lines: &[&str], place: Mark) -> Option<Explanation> {
     let line = lines.get(place.line as usize)?;
     let before: String = line.chars().take(place.column as usize).collect();
@@ -174,14 +174,14 @@ fn second_colon(lines: &[&str], place: Mark) -> Option<Explanation> {
     Some(Explanation::new(
         place,
         format!(
-            "a value with `: ` in it is put in quotes: `{}: {}`; a mapping begins on a line of its own",
+            "a value that contains `: ` must be in quotes: `{}: {}`; a nested mapping must begin on a line of its own",
             name.trim_start(),
             quoted(value).trim_matches('`')
         ),
     ))
 }
 
-/// Detects a line that the parser took for the continuation of the value above it, until it found a colon in the line.
+/// Detects a line that the parser took for the continuation of the value above, until it found a colon in the line.
 fn stray_colon(lines: &[&str], place: Mark) -> Option<Explanation> {
     let line = lines.get(place.line as usize)?;
     let (number, before) = (0..)
@@ -213,7 +213,7 @@ fn odd_indentation(place: Mark, mapping: Mark) -> Option<Explanation> {
         Explanation::new(
             place,
             format!(
-                "this line is indented by {} spaces, the mapping it belongs to by {} (from line {})",
+                "this line is indented by {} spaces, but the mapping to which it belongs by {} (it begins on line {})",
                 place.column,
                 mapping.column,
                 mapping.line + 1
@@ -259,8 +259,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_part)
 }
 
-/// Writes the value as a YAML scalar, in the kind of quotes that needs the fewest escapes, and in backticks for the
-/// message.
+/// Formats the value as a YAML scalar in the kind of quotes that needs the fewest escapes, within backticks.
 fn quoted(value: &str) -> String {
     if value.contains('"') || value.contains('\\') {
         format!("`'{}'`", value.replace('\'', "''"))

@@ -1,26 +1,27 @@
-//! What the argument of a directive or an attribute may be: kinds of node, and the attributes of mappings.
+//! What is allowed as the argument of a directive or as the value of an attribute: kinds of node, and the attributes of
+//! mappings.
 
 use std::fmt;
 use std::ops::BitOr;
 
 use crate::node::Kind;
 
-/// The kinds of node that a directive or an attribute accepts.
+/// The kinds of node that a directive or an attribute accepts, as a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Kinds {
     set: u8,
-    /// The attributes that a mapping may have, also one in a sequence. Empty if its keys are not fixed.
+    /// The attributes that are allowed in a mapping, or in the mappings of a sequence. Empty if any key is allowed.
     pub attributes: &'static [Attribute],
 }
 
 impl Kinds {
-    /// A string.
+    /// Only scalars (strings).
     pub const SCALAR: Self = Self::new(1);
-    /// A list.
+    /// Only sequences.
     pub const SEQUENCE: Self = Self::new(2);
-    /// A list of pairs.
+    /// Only mappings.
     pub const MAPPING: Self = Self::new(4);
-    /// All three.
+    /// Scalars, sequences and mappings.
     pub const ANY: Self = Self::new(7);
 
     const fn new(set: u8) -> Self {
@@ -30,14 +31,14 @@ impl Kinds {
         }
     }
 
-    /// The same kinds, where mappings have these attributes. The mapping is the value itself, an element of a sequence,
-    /// or in the file that the value names. The manual lists the attributes.
+    /// The same kinds, with the attributes that mappings may have. The mapping is the value itself, an element of a
+    /// sequence, or in the file that the value names. The manual lists the attributes.
     #[must_use]
     pub const fn with_attributes(self, attributes: &'static [Attribute]) -> Self {
         Self { attributes, ..self }
     }
 
-    /// The kinds of both sets, as a `const fn`; code outside of constants uses `|`.
+    /// The union of both sets. Code outside of constants uses the operator `|` instead.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self {
@@ -50,7 +51,7 @@ impl Kinds {
         }
     }
 
-    /// Whether `kind` is among them.
+    /// Whether the set has this kind of node.
     #[must_use]
     pub const fn contains(self, kind: Kind) -> bool {
         self.set & Self::of(kind).set != 0
@@ -73,7 +74,7 @@ impl BitOr for Kinds {
     }
 }
 
-/// `a scalar or a sequence`
+/// Formats the set like `a scalar or a sequence`.
 impl fmt::Display for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -85,27 +86,27 @@ impl fmt::Display for Kinds {
     }
 }
 
-/// One attribute of a mapping, with its text for the manual.
+/// One attribute of a mapping, with its texts for the manual.
 #[derive(Clone, Copy, Debug)]
 pub struct Attribute {
     /// The name by which [`crate::Attributes::get`] finds the attribute.
     pub name: &'static str,
     /// Other names that the configuration may use for the attribute.
     pub aliases: &'static [&'static str],
-    /// What its value may be.
+    /// The kinds of node that are allowed as the attribute's value.
     pub kinds: Kinds,
     /// Whether the attribute is mandatory: a mapping without it is refused.
     pub required: bool,
     /// The grammar of the attribute's value, such as `ON|OFF`; for the manual.
     pub value: &'static str,
-    /// What applies if the attribute is absent; empty if nothing does. For the manual.
+    /// The value that applies if the attribute is absent, as a text for the manual; empty if none does.
     pub default: &'static str,
     /// What the attribute does, in a sentence or two of Markdown; for the manual.
     pub help: &'static str,
 }
 
 impl Attribute {
-    /// An attribute that may be left out. `value`, `default` and `help` are texts for the manual.
+    /// The definition of an attribute that may be absent. `value`, `default` and `help` are texts for the manual.
     #[must_use]
     pub const fn optional(
         name: &'static str,
@@ -125,7 +126,7 @@ impl Attribute {
         }
     }
 
-    /// An attribute that may not be left out. `value` and `help` are texts for the manual.
+    /// The definition of a mandatory attribute. `value` and `help` are texts for the manual.
     #[must_use]
     pub const fn required(
         name: &'static str,
@@ -139,7 +140,7 @@ impl Attribute {
         }
     }
 
-    /// Adds other names for the attribute.
+    /// Adds other names that the configuration may use for the attribute.
     #[must_use]
     pub const fn aliases(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }

@@ -1,7 +1,7 @@
-//! The directives H2O has.
+//! The names of all directives that H2O has.
 
 /// The name of every directive of H2O, in the order in which `--list-directives` prints them. A directive of H2O that this
-/// server does not support is refused as such, not as a misspelt name.
+/// server does not support is refused as such, and not as a misspelt name.
 pub const KNOWN: &[&str] = &[
     "hosts",
     "paths",

@@ -1,13 +1,12 @@
-//! Where in a configuration a directive may stand.
+//! The levels of a configuration, and at which of them a directive is allowed.
 
 use std::fmt;
 use std::ops::BitOr;
 
-/// The level of a mapping of directives in the configuration. Inner levels start with a copy of the outer level's
-/// settings.
+/// The level of a mapping of directives. A mapping of an inner level starts with a copy of the settings of the outer level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The top of the file.
+    /// The top level of the configuration.
     Global,
     /// An entry of `hosts`.
     Host,
@@ -32,39 +31,39 @@ impl fmt::Display for Level {
     }
 }
 
-/// The levels a directive may stand at.
+/// The set of levels at which a directive is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels(u8);
 
 impl Levels {
-    /// The top of the file only.
+    /// The global level, which is the top of the configuration.
     pub const GLOBAL: Self = Self(1);
-    /// Entries of `hosts` only.
+    /// The host level: entries of `hosts`.
     pub const HOST: Self = Self(2);
-    /// Entries of `paths` only.
+    /// The path level: entries of `paths`.
     pub const PATH: Self = Self(4);
-    /// Entries of `file.custom-handler` only.
+    /// The extension level: entries of `file.custom-handler`.
     pub const EXTENSION: Self = Self(8);
-    /// The global level only. A synonym of [`Self::GLOBAL`], which would look as if other levels were allowed, too.
+    /// The global level. A synonym of [`Self::GLOBAL`] for directives, whose name says that no other level is allowed.
     pub const GLOBAL_ONLY: Self = Self::GLOBAL;
-    /// Global and host.
+    /// The global and host levels.
     pub const GLOBAL_HOST: Self = Self::GLOBAL.or(Self::HOST);
-    /// Host and path.
+    /// The host and path levels.
     pub const HOST_PATH: Self = Self::HOST.or(Self::PATH);
-    /// Path and extension: the levels at which handlers are configured.
+    /// The path and extension levels, at which handlers are configured.
     pub const PATH_EXTENSION: Self = Self::PATH.or(Self::EXTENSION);
-    /// Global, host and path.
+    /// The global, host and path levels.
     pub const ALL_BUT_EXTENSION: Self = Self::GLOBAL_HOST.or(Self::PATH);
-    /// All four.
+    /// All four levels.
     pub const ALL: Self = Self::ALL_BUT_EXTENSION.or(Self::EXTENSION);
 
-    /// The levels of both sets, as a `const fn`; code outside of constants uses `|`.
+    /// The union of both sets. Code outside of constants uses the operator `|` instead.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether `level` is among them.
+    /// Whether the set has this level.
     #[must_use]
     pub const fn contains(self, level: Level) -> bool {
         self.0 & Self::of(level).0 != 0
@@ -88,7 +87,7 @@ impl BitOr for Levels {
     }
 }
 
-/// `global, host, path`
+/// Formats the set like `global, host, path`.
 impl fmt::Display for Levels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

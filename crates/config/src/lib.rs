@@ -1,11 +1,12 @@
-//! The language of `h2o.conf`: a YAML dialect whose nodes remember where they were written, and the table of
-//! directives that gives them meaning.
+//! The language of `h2o.conf`: a YAML dialect whose nodes know their positions in the file, and the table of directives
+//! that gives them meaning.
 //!
-//! [`load`] turns a file into a tree of [`Node`]s with `!file`, `!env`, aliases and merge keys resolved. A
-//! [`Registry`] runs such a tree: it looks up each [`Directive`] by name, checks level and kind, and calls the code
-//! that applies it to a context, in the three passes of the language. Every [`Error`] names file, line and column.
+//! [`load`] reads a file into a tree of [`Node`]s in which `!file`, `!env`, aliases and merge keys are resolved. A
+//! [`Registry`] executes such a tree: it looks up each [`Directive`] by its name, checks its level and the kind of its
+//! argument, and calls the code that applies it to a context, in the three passes of the language. Every [`Error`] names a
+//! file, line and column.
 //!
-//! Files and the environment are reached through [`Source`], so that a configuration can live in memory:
+//! Files and environment variables are read through [`Source`], so that a configuration can also be in memory:
 //!
 //! ```
 //! use h2o_config::{Directive, Kinds, Level, Levels, Memory, Pass, Registry, load};

@@ -1,4 +1,4 @@
-//! Loads a configuration: its file, the files it includes, and the environment variables it refers to.
+//! Loading of a configuration: its file, the files that it includes, and the environment variables to which it refers.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use crate::resolve::resolve;
 use crate::source::Source;
 use crate::tree::{Tag, Tree, TreeContent, parse};
 
-/// How deep included files may include further files.
+/// Maximum depth of files that include files.
 const MAX_INCLUDES: usize = 16;
 
 /// Loads a configuration file and everything it includes. Only the first document of each file is read.
@@ -25,8 +25,8 @@ const MAX_INCLUDES: usize = 16;
 /// Then aliases are resolved, wherever in the file their anchors are, then merge keys.
 ///
 /// # Errors
-/// `could not open configuration file PATH: REASON` and, for all that is wrong inside of files,
-/// `failed to parse configuration file F line N: PROBLEM`
+/// The messages are `could not open configuration file PATH: REASON` and, for a mistake within a file, `failed to parse
+/// configuration file F line N: PROBLEM`.
 pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
     load_noting(path, source, &mut UnmatchedPatterns::default())
 }
@@ -34,7 +34,7 @@ pub fn load(path: &str, source: &dyn Source) -> Result<Node, Error> {
 /// Loads a configuration like [`load`], and records the patterns of `!file` that matched no file.
 ///
 /// # Errors
-/// Those of [`load`].
+/// The errors are those of [`load`].
 pub fn load_noting(
     path: &str,
     source: &dyn Source,
@@ -56,12 +56,12 @@ pub fn load_noting(
     }
 }
 
-/// The patterns of `!file` that matched no file. This is not an error, but explains why a mapping is empty.
+/// The patterns of `!file` that matched no file. That is not an error, but it explains why a mapping is empty.
 #[derive(Debug, Default)]
 pub struct UnmatchedPatterns(Vec<(Pos, Box<str>)>);
 
 impl UnmatchedPatterns {
-    /// Adds a hint to `error` if it is at a `!file` node whose pattern matched no file.
+    /// Adds a hint to `error` if it is at the position of a `!file` whose pattern matched no file.
     #[must_use]
     pub fn explain(&self, error: Error) -> Error {
         let found = self
@@ -78,11 +78,11 @@ impl UnmatchedPatterns {
 struct Loader<'a> {
     source: &'a dyn Source,
     unmatched: &'a mut UnmatchedPatterns,
-    /// The document that each path or pattern of a `!file` node stands for; `None` for a file without a document.
+    /// For each path or pattern of a `!file` that was loaded, its document; `None` if the file has no document.
     loaded: HashMap<String, Option<Rc<Document>>>,
-    /// The paths of the files that are being loaded; each is included by the one before it.
+    /// The paths of the files that are being loaded; each file is included by the previous one.
     open: Vec<String>,
-    /// How many entries were copied by merges.
+    /// Number of entries that merge keys and patterns have copied so far.
     merged: usize,
 }
 
@@ -141,7 +141,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The document that replaces the `!file` node at `pos`. Each file is loaded only once.
+    /// The document that replaces the `!file` at `pos`. Each file is loaded only once.
     fn include(&mut self, path: &str, pos: &Pos) -> Result<Option<Rc<Document>>, Error> {
         if let Some(document) = self.loaded.get(path) {
             return Ok(document.clone());
@@ -152,7 +152,7 @@ impl Loader<'_> {
         }
         if self.open.len() > MAX_INCLUDES {
             return Err(refuse(format!(
-                "could not open configuration file {path}: more than {MAX_INCLUDES} files include each other"
+                "could not open configuration file {path}: files are included more than {MAX_INCLUDES} levels deep"
             )));
         }
         self.open.push(path.to_owned());
@@ -171,7 +171,7 @@ impl Loader<'_> {
         Ok(document)
     }
 
-    /// All files that match `pattern`, joined.
+    /// The contents of all files that match `pattern`, joined to one document.
     fn include_all(&mut self, pattern: &str, pos: &Pos) -> Result<Document, Error> {
         let mut paths = self
             .source
@@ -185,7 +185,7 @@ impl Loader<'_> {
         for path in paths {
             documents.extend(self.include(&path, pos)?);
         }
-        // Each pattern that matches a file copies its entries; these copies count against the limit, too.
+        // Joining the files copies their entries; these copies count against the limit of merged entries, too.
         let sizes = documents.iter().map(|document| document.root.size);
         self.merged = sizes.fold(self.merged, usize::saturating_add);
         if self.merged > MAX_MERGED {
@@ -249,7 +249,7 @@ fn concatenate(documents: &[Rc<Document>], pos: &Pos) -> Option<Document> {
 
 fn could_not_open(path: &str, error: &io::Error) -> String {
     let reason = error.to_string();
-    // The text of the system error without its number, as C programs print it.
+    // Removes the number of the system error from its text, since C programs do not print it.
     let number = error
         .raw_os_error()
         .map(|number| format!(" (os error {number})"));
@@ -259,7 +259,7 @@ fn could_not_open(path: &str, error: &io::Error) -> String {
     format!("could not open configuration file {path}: {reason}")
 }
 
-/// The error for a file that is empty or has only comments. H2O prints `(null)` here.
+/// The error that a file is empty or has only comments. H2O prints `(null)` in this case.
 fn no_document(path: &str, included_from: Option<&Pos>) -> Error {
     Error::load(
         Pos::new(path.into(), 1, 1),

@@ -1,4 +1,4 @@
-//! The manual's list of directives.
+//! The list of directives for the manual.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use crate::kinds::Attribute;
 use crate::known::KNOWN;
 use crate::registry::Registry;
 
-/// If fewer directives than this share a prefix, the manual has no chapter for the prefix.
+/// Minimum number of directives with the same prefix for which the manual has a chapter of their own.
 const MIN_CHAPTER: usize = 3;
 
 impl<C> Registry<C> {
@@ -54,8 +54,8 @@ impl<C> Registry<C> {
         out
     }
 
-    /// Adds links to a text: each directive that it names in code is linked to its entry, except the directive `own`.
-    /// Names of one word are not linked, as they may be attributes.
+    /// Adds links to a text for the manual: each directive that the text names in backticks is linked to its entry, except
+    /// the directive `own`. Names of one word are not linked, as they could be names of attributes.
     fn linked(&self, text: &str, own: &str) -> String {
         let mut out = String::new();
         for (index, part) in text.split('`').enumerate() {
@@ -74,8 +74,8 @@ impl<C> Registry<C> {
         out
     }
 
-    /// The directives grouped by the first part of their names, in the order of the registry; the group `general` comes
-    /// first.
+    /// The chapters of the manual: the directives grouped by the prefix of their names, in the order of the registry. The
+    /// chapter `general` comes first.
     fn chapters(&self) -> Vec<(&'static str, Vec<&'static Directive<C>>)> {
         let mut sizes = BTreeMap::new();
         for &directive in &self.built {
@@ -99,10 +99,11 @@ impl<C> Registry<C> {
     }
 }
 
-/// Turns the directives that a text names into links.
+/// A function that turns the names of directives in a text into links.
 type Linker<'a> = &'a dyn Fn(&str) -> String;
 
-/// The group of a directive by its name: `file` for `file.dir`, `http2` for `http2-max-streams`, else the whole name.
+/// The prefix that decides in which chapter a directive is: `file` for `file.dir`, `http2` for `http2-max-streams`, the
+/// whole name for a name without a dot.
 fn prefix(name: &'static str) -> &'static str {
     let of_version = ["http1", "http2", "http3"]
         .into_iter()
@@ -144,12 +145,12 @@ fn write_reference(out: &mut String, name: &str) {
     );
 }
 
-/// The HTML anchor of a directive's entry, as GitHub derives it from the heading.
+/// The HTML anchor of a directive's entry, as GitHub makes it from the heading.
 fn anchor(name: &str) -> String {
     name.chars().filter(|&c| c != '.').collect()
 }
 
-/// Writes a table of attributes, then one table for each attribute that is itself a mapping.
+/// Writes a table of attributes, then one table for each attribute whose value is itself a mapping.
 fn write_attributes(out: &mut String, attributes: &[Attribute], linked: Linker<'_>) {
     if attributes.is_empty() {
         return;
@@ -167,7 +168,7 @@ fn write_attributes(out: &mut String, attributes: &[Attribute], linked: Linker<'
             linked(&default),
             linked(&meaning(attribute)),
         ];
-        // A `|` would end the table cell, even in code.
+        // A `|` would end the cell of the table, even within backticks.
         let cells = cells.map(|cell| cell.replace('|', "\\|"));
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
@@ -193,7 +194,7 @@ fn meaning(attribute: &Attribute) -> String {
     }
 }
 
-/// Formats a grammar of one word as code; a longer text is Markdown already.
+/// Formats a grammar of one word as code. A longer text is returned as it is, since it is Markdown already.
 fn code_unless_prose(text: &str) -> String {
     if text.contains([' ', '`']) {
         text.to_owned()

@@ -1,28 +1,29 @@
-//! Merge keys: `<<: *defaults`.
+//! YAML merge keys, such as `<<: *defaults`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::node::{Node, Value};
 
-/// The key of a merge.
+/// The key that merges other mappings into its own.
 pub(crate) const MERGE_KEY: &str = "<<";
 
-/// How many entries all merge keys of a configuration may copy. Without a limit a chain of merges could multiply them.
+/// Maximum number of entries that all merge keys of a configuration may copy. Without a limit, a chain of merges could
+/// multiply the entries.
 pub(crate) const MAX_MERGED: usize = 1 << 20;
 
-/// Why a merge is refused, with the index of its `<<` entry in the mapping.
+/// Why a merge is refused. The number is the index of the `<<` entry in its mapping.
 #[derive(Debug)]
 pub(crate) enum MergeError {
     NotMappings(usize),
     TooMany(usize),
 }
 
-/// Replaces each `<<` entry of a mapping by the entries of the mapping that it refers to. `merged` counts the copied
+/// Replaces each `<<` entry of a mapping by the entries of the mapping to which it refers. `merged` counts the copied
 /// entries over all calls.
 ///
-/// A key that stands *after* the `<<` overrides a merged entry of the same name; a key before it does not. Of several mappings
-/// under one `<<` the earlier has precedence. Duplicates within one of them are kept.
+/// A key *after* the `<<` overrides a merged entry of the same name; a key before it does not. Of several mappings in the
+/// value of one `<<`, an earlier one overrides a later one. Duplicate keys within one of the mappings are kept.
 pub(crate) fn merge(
     entries: Vec<(Node, Node)>,
     merged: &mut usize,
@@ -60,7 +61,7 @@ pub(crate) fn is_merge_key(key: &Node) -> bool {
     key.as_str() == Some(MERGE_KEY)
 }
 
-/// The mappings under a `<<`.
+/// The mappings in the value of a `<<`; `None` if the value is anything else.
 fn sources(value: &Node) -> Option<Vec<&[(Node, Node)]>> {
     value
         .as_sequence()

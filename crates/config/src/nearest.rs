@@ -1,24 +1,25 @@
-//! Guesses the word that a misspelt one was meant to be.
+//! Finds the word for which a misspelt word was probably meant.
 
-/// Words with more bytes than this are not taken for misspelt names, since comparing them costs time.
+/// Words of more bytes than this are not compared, since that would take long.
 const MAX_LEN: usize = 64;
 
-/// The word in `among` that is closest to `word`, if it is close enough for a misspelling. Letter case is ignored.
+/// The word in `among` that is most similar to `word`, if it is similar enough for a misspelling. Letter case is ignored.
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_LEN {
         return None;
     }
     let word = word.to_lowercase();
     let len = word.chars().count();
-    // For a word of one letter, such as `1` instead of `ON`, any guess would be arbitrary.
+    // For a word of one letter, such as `1` instead of `ON`, any suggestion would be arbitrary.
     if len < 2 {
         return None;
     }
     let mut best = None;
     for candidate in among.filter(|candidate| candidate.len() <= MAX_LEN) {
-        // The number of insertions, deletions, replacements and swaps of neighbouring letters between the two words.
+        // The number of insertions, deletions, replacements and swaps of adjacent letters that turn one word into the
+        // other.
         let distance = strsim::osa_distance(&word, &candidate.to_lowercase());
-        // A third of the letters may be wrong, but at least one.
+        // A third of the letters may be wrong, and at least one.
         let limit = (len.max(candidate.chars().count()) / 3).max(1);
         if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));

@@ -1,4 +1,4 @@
-//! The tree a configuration is loaded into.
+//! The tree of nodes into which a configuration is loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,30 +6,31 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::pos::Pos;
 
-/// A value of the configuration, with the position where it was written; cheap to clone.
+/// A node of the configuration, with its position in the file. A clone shares the content.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The content.
+    /// The content of the node.
     pub value: Value,
-    /// The position of the node. For a `|` or `>` scalar this is the line after the indicator, where its text begins.
+    /// The position of the node. For a `|` or `>` scalar this is the line after the indicator, where the text begins.
     pub pos: Pos,
 }
 
-/// The content of a [`Node`]. Aliases share it, so cloning is cheap.
+/// The content of a [`Node`]. A clone shares it; aliases do so, too.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Any scalar: `1`, `"1"`, `yes` and an empty value are strings here.
+    /// Any scalar: `1`, `"1"`, `yes` and an empty value are all strings here.
     Scalar(Arc<str>),
-    /// A list.
+    /// A list of nodes.
     Sequence(Arc<[Node]>),
-    /// Key-value pairs in file order. Duplicate keys are kept, since each occurrence of a directive is executed.
+    /// Pairs of key and value in the order of the file. Duplicate keys are kept, since each occurrence of a directive is
+    /// executed.
     Mapping(Arc<[(Node, Node)]>),
 }
 
-/// What a [`Node`] is.
+/// The kind of a [`Node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The type for a scalar is a string; YAML's other scalar types are not distinguished.
+    /// A string; the other scalar types of YAML are not distinguished from it.
     Scalar,
     /// A list of nodes.
     Sequence,
@@ -52,7 +53,7 @@ impl fmt::Display for Kind {
 }
 
 impl Node {
-    /// Which of the three kinds this is.
+    /// The kind of the node.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.value {
@@ -62,7 +63,7 @@ impl Node {
         }
     }
 
-    /// The text of a scalar.
+    /// The text of the node, if it is a scalar.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match &self.value {
@@ -71,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The items of a sequence.
+    /// The items of the node, if it is a sequence.
     #[must_use]
     pub fn as_sequence(&self) -> Option<&[Self]> {
         match &self.value {
@@ -80,7 +81,7 @@ impl Node {
         }
     }
 
-    /// The entries of a mapping.
+    /// The entries of the node, if it is a mapping.
     #[must_use]
     pub fn as_mapping(&self) -> Option<&[(Self, Self)]> {
         match &self.value {
@@ -89,7 +90,7 @@ impl Node {
         }
     }
 
-    /// An error at this node.
+    /// An error at the position of this node.
     pub fn error(&self, message: impl Into<String>) -> Error {
         Error::at(self.pos.clone(), message)
     }

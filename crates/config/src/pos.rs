@@ -1,4 +1,4 @@
-//! Places in configuration files.
+//! Positions in configuration files.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub struct Pos {
 }
 
 impl Pos {
-    /// Line and column count from 1.
+    /// The position at `line` and `column`, which both count from 1.
     #[must_use]
     pub fn new(file: Arc<str>, line: u32, column: u32) -> Self {
         Self { file, line, column }
@@ -23,13 +23,13 @@ impl Pos {
         &self.file
     }
 
-    /// Counted from 1.
+    /// The number of the line, counted from 1.
     #[must_use]
     pub fn line(&self) -> u32 {
         self.line
     }
 
-    /// Counted from 1, in characters.
+    /// The number of the character in the line, counted from 1.
     #[must_use]
     pub fn column(&self) -> u32 {
         self.column

@@ -1,4 +1,4 @@
-//! The table of all directives, which executes the directives of a mapping.
+//! The table of all directives, and the execution of mappings of directives.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,19 +12,19 @@ use crate::nearest::nearest;
 use crate::node::Kind;
 use crate::node::{Node, Value};
 
-/// How many entries all mappings of one path of the configuration may have together. This is far more than real paths
-/// have, and limits the time for a list of many aliases of one long mapping.
+/// Maximum number of entries that all mappings of one path of the configuration may have together. This is far more than
+/// real paths have, and limits the time for a list with many aliases of one long mapping.
 const MAX_PATH_ENTRIES: usize = 1 << 20;
 
-/// All directives of the server. `C` is the type of the state that they edit.
+/// All directives of the server. `C` is the type of the state that the directives edit.
 pub struct Registry<C: 'static> {
     by_name: HashMap<&'static str, &'static Directive<C>>,
-    /// In the order of the groups.
+    /// All directives, in the order of the groups that were passed to `new`.
     pub(crate) built: Vec<&'static Directive<C>>,
 }
 
 impl<C> Registry<C> {
-    /// Joins the tables of directives that the features of the server export. Each name may occur once.
+    /// Joins the tables of directives that the features of the server export. Each name may occur only once.
     #[must_use]
     pub fn new(groups: &[&'static [Directive<C>]]) -> Self {
         let mut registry = Self {
@@ -43,13 +43,13 @@ impl<C> Registry<C> {
         registry
     }
 
-    /// The directive called `name`, if this server supports it.
+    /// The directive with this name, if this server supports it.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&'static Directive<C>> {
         self.by_name.get(name).copied()
     }
 
-    /// The name of every directive, supported or not: [`KNOWN`], then those that H2O does not have.
+    /// The names of all directives, supported or not: those of [`KNOWN`], then those that H2O does not have.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         let known: std::collections::HashSet<_> = KNOWN.iter().copied().collect();
@@ -61,18 +61,19 @@ impl<C> Registry<C> {
         KNOWN.iter().copied().chain(own).collect()
     }
 
-    /// Executes a mapping of directives at `level`: ordinary settings in file order, then `listen` and `file.custom-handler`,
-    /// then everything that produces content.
+    /// Executes a mapping of directives at `level`: first ordinary settings in the order of the file, then `listen` and
+    /// `file.custom-handler`, then `hosts`, `paths` and all directives that create handlers.
     ///
     /// # Errors
-    /// `node must be a MAPPING`, `command must be a string`, `unknown command: X`, `the directive is not supported yet`,
-    /// `the command cannot be used at this level`, `argument cannot be a scalar`, and what the directives return
+    /// The messages are `node must be a MAPPING`, `command must be a string`, `unknown command: X`, `the directive is not
+    /// supported yet`, `the command cannot be used at this level`, `argument cannot be a scalar`, and those of the
+    /// directives.
     pub fn run(&self, level: Level, mapping: &Node, context: &mut C) -> Result<(), Error> {
         let Some(entries) = mapping.as_mapping() else {
             let error = Error::structure(mapping.pos.clone(), "node must be a MAPPING");
             return Err(match mapping.as_str() {
                 Some(text) if text.contains('{') => error.with_hint(
-                    "a configuration is YAML, lines of the form `directive: value`; this looks like that of another server",
+                    "a configuration is YAML, with lines of the form `directive: value`; this file looks like the configuration of another server",
                 ),
                 Some(_) | None => {
                     error.with_hint("lines of the form `directive: value` are expected here")
@@ -82,10 +83,10 @@ impl<C> Registry<C> {
         self.run_entries(level, entries.iter(), context)
     }
 
-    /// Executes the value of an entry of `paths`: a mapping, or a sequence of mappings, which is run as one mapping.
+    /// Executes the value of an entry of `paths`: a mapping, or a sequence of mappings, which is executed like one mapping.
     ///
     /// # Errors
-    /// `value must be a mapping or sequence of mapping`, and those of [`Self::run`]
+    /// The message is `value must be a mapping or sequence of mapping`; other errors are those of [`Self::run`].
     pub fn run_path(&self, value: &Node, context: &mut C) -> Result<(), Error> {
         let mut mappings = Vec::new();
         let mut count = 0;
@@ -140,7 +141,7 @@ impl<C> Registry<C> {
         Ok(())
     }
 
-    /// The directive that `key` names, if it may stand at this level and accepts the argument `node`.
+    /// The directive that `key` names, if it is allowed at this level and accepts the kind of its argument, `node`.
     fn check(&self, level: Level, key: &Node, node: &Node) -> Result<&'static Directive<C>, Error> {
         let Some(name) = key.as_str() else {
             return Err(Error::structure(

@@ -1,4 +1,4 @@
-//! Resolves aliases and merge keys.
+//! Resolves the aliases and merge keys of a configuration file.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,12 +12,12 @@ use crate::node::{Node, Value};
 use crate::pos::Pos;
 use crate::tree::{MAX_DEPTH, Tree, TreeContent};
 
-/// How many nodes a configuration may have if each alias counts as many nodes as it refers to. Aliases are shared, not
-/// copied, but code that walks over the tree visits their nodes each time.
+/// Maximum number of nodes of a configuration, where each alias counts as many nodes as it refers to. The nodes of aliases
+/// are shared, not copied, but code that walks over the tree visits them each time.
 const MAX_NODES: usize = 10_000_000;
 
-/// Resolves the aliases and merge keys of a file whose tags were resolved before. `merged` counts merged entries over
-/// all files.
+/// Resolves the aliases and merge keys of a file whose tags have been resolved. `merged` counts the entries that merge keys
+/// copied, over all files.
 pub(crate) fn resolve(
     tree: &Tree,
     included_from: Option<&Pos>,
@@ -46,24 +46,24 @@ pub(crate) fn resolve(
 
 struct Resolver<'a> {
     anchors: HashMap<Arc<str>, Anchor<'a>>,
-    /// How deep the resolver has recursed; it follows aliases.
+    /// Current depth of the recursion, which also follows aliases.
     depth: usize,
     included_from: Option<&'a Pos>,
     merged: &'a mut usize,
 }
 
-/// The node that defines an anchor first. The reference to its tree distinguishes it from later definitions of the same
-/// name; anchors of included files have no tree.
+/// How far the first definition of an anchor has been resolved. Its `Tree` distinguishes it from later definitions of the
+/// same name; anchors of included files have none.
 #[derive(Clone)]
 enum Anchor<'a> {
     Waiting(&'a Tree),
-    /// The anchor's node is being resolved. An alias to it found now is inside the node itself, which is an error.
+    /// The anchor's node is being resolved. An alias to it that is found now is within the node itself, which is an error.
     Active(&'a Tree),
     Done(Option<&'a Tree>, ResolvedNode),
 }
 
 impl<'a> Resolver<'a> {
-    /// Records the first definition of each anchor, depth first from the start of the file.
+    /// Records the first definition of each anchor in the order of the file.
     fn collect(&mut self, tree: &'a Tree) {
         if let Some(name) = &tree.anchor {
             self.anchors
@@ -99,7 +99,7 @@ impl<'a> Resolver<'a> {
                 Err(self.error(tree, "the alias contains itself"))
             }
             Some(Anchor::Done(Some(first), resolved)) if std::ptr::eq(first, tree) => Ok(resolved),
-            // A later definition of the same name.
+            // This is a later definition of the same name.
             Some(Anchor::Waiting(_) | Anchor::Active(_) | Anchor::Done(..)) | None => {
                 self.resolve_content(tree)
             }
@@ -193,7 +193,7 @@ impl<'a> Resolver<'a> {
         let mut nodes = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (key, value) = (self.resolve(key)?, self.resolve(value)?);
-            // The entries of a merged mapping become entries of this mapping, so they are not one level deeper.
+            // The entries of a merged mapping become entries of this mapping, and so are not one level deeper.
             let below = if is_merge_key(&key.node) { 0 } else { 1 };
             merges |= below == 0;
             depth = depth.max(value.depth + below).max(key.depth + 1);

@@ -1,27 +1,27 @@
-//! Where configuration files and environment variables come from.
+//! The source from which configuration files and environment variables are read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Most bytes of a configuration file. Larger files, such as `!file /dev/zero`, are refused.
+/// Maximum length of a configuration file in bytes. Larger files, such as `!file /dev/zero`, are refused.
 const MAX_FILE_LEN: u64 = 64 << 20;
 
-/// The files and variables that loading a configuration reads.
+/// The source of the files and environment variables that loading a configuration reads.
 pub trait Source {
     /// Reads the content of a file.
     ///
     /// # Errors
-    /// Its text is the reason given in the configuration error.
+    /// The text of the error becomes the reason in the configuration error.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
     /// The value of an environment variable; `None` if it is not set.
     fn env(&self, name: &str) -> Option<String>;
 
-    /// The files that match a pattern with `*`, `?` and `[...]`, in any order.
+    /// The paths of the files that match a pattern with `*`, `?` and `[...]`, in any order.
     ///
     /// # Errors
-    /// As of [`Self::read`].
+    /// As for [`Self::read`], the text of the error becomes the reason in the configuration error.
     fn glob(&self, pattern: &str) -> io::Result<Vec<String>>;
 }
 
@@ -67,14 +67,14 @@ impl Source for OsSource {
     }
 }
 
-/// As in a shell, `*` in a pattern matches neither `/` nor a leading dot.
+/// How patterns match: as in a shell, `*` matches neither `/` nor a leading dot.
 const GLOB: glob::MatchOptions = glob::MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// A configuration in memory, for tests, fuzzing and generated configurations.
+/// Configuration files in memory, for tests, fuzzing and generated configurations.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     files: BTreeMap<String, Vec<u8>>,
@@ -82,20 +82,20 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A source without any files and variables.
+    /// A source without files and environment variables.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file.
+    /// Adds a file to the source.
     #[must_use]
     pub fn file(mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
         self.files.insert(path.into(), content.into());
         self
     }
 
-    /// Adds an environment variable.
+    /// Adds an environment variable to the source.
     #[must_use]
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.variables.insert(name.into(), value.into());

@@ -1,4 +1,4 @@
-//! Builds the tree of a file from YAML events. Tags, anchors and aliases are resolved later.
+//! Builds the tree of a configuration file from YAML events. Tags, anchors and aliases are resolved later.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::explain::explain;
 use crate::pos::Pos;
 use crate::yaml::{Event, EventKind, Parser, Properties};
 
-/// How deep nodes may nest, including those in aliases and included files. This is far more than directives need, and
+/// Maximum depth of nested nodes, including those in aliases and included files. This is far more than directives need, and
 /// keeps recursive functions over the tree within the stack.
 pub(crate) const MAX_DEPTH: usize = 100;
 
-/// How many `%TAG` directives a file may have. No configuration needs any, and libyaml compares each with all before it.
+/// Maximum number of `%TAG` directives in a file. No configuration needs any, and libyaml compares each with all before it.
 const MAX_TAG_DIRECTIVES: usize = 1000;
 
-/// A node as written.
+/// A node as it is written in the file.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) content: TreeContent,
@@ -31,11 +31,11 @@ pub(crate) enum TreeContent {
     Sequence(Vec<Tree>),
     Mapping(Vec<(Tree, Tree)>),
     Alias(Arc<str>),
-    /// The document that replaced a `!file` node.
+    /// The document of the file that a `!file` node includes.
     Included(Rc<Document>),
 }
 
-/// The tags that have a meaning in the configuration (such as `!file`); all others are ignored.
+/// The tags that have a meaning in a configuration, such as `!file`; all others are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     File,
@@ -52,7 +52,7 @@ impl Tag {
     }
 }
 
-/// Reads the first document of a file; `None` if it has no document at all.
+/// Reads the first document of a file; `None` if the file has no document.
 pub(crate) fn parse(
     file: &Arc<str>,
     input: &[u8],
@@ -79,7 +79,7 @@ pub(crate) fn parse(
     Ok(Some(root))
 }
 
-/// Counts all occurrences of `%TAG`, also in UTF-16 and within scalars: the count may be too high, but never too low.
+/// Counts the occurrences of `%TAG`, also in UTF-16 and within scalars: the number may be too high, but never too low.
 fn tag_directives(input: &[u8]) -> usize {
     let after_percent = input.split(|&byte| byte == b'%').skip(1);
     let letters = |rest: &&[u8]| rest.iter().filter(|&&byte| byte != 0).take(3).eq(b"TAG");
@@ -141,8 +141,8 @@ impl Reader<'_> {
                     text,
                     block,
                 } => {
-                    // The position of a block scalar is the first line of its text, so that line numbers in a script
-                    // are counted from there.
+                    // The position of a block scalar is the first line of its text, so that line numbers in a script count
+                    // from there.
                     let pos = if block {
                         self.pos(event.line.saturating_add(1), 0)
                     } else {
@@ -158,8 +158,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a second document that begins without `---` or `...`. It usually begins by mistake, with a line indented
-    /// less than the first one, and everything from there on would be ignored.
+    /// Refuses a second document that begins without `---` or `...`. Usually it begins by mistake, with a line that is
+    /// indented less than the first one, and everything from there on would be ignored.
     fn end(&mut self) -> Result<(), Error> {
         let explicit = matches!(
             self.poll_event()?.kind,
@@ -193,7 +193,7 @@ impl Reader<'_> {
         })
     }
 
-    /// `line` and `column` count from 0.
+    /// The position in the file for a line and column that count from 0.
     fn pos(&self, line: u32, column: u32) -> Pos {
         Pos::new(
             self.file.clone(),
@@ -214,10 +214,10 @@ impl Tree {
     }
 }
 
-/// A sequence or mapping whose end has not been read.
+/// A sequence or mapping of which the end has not been read.
 struct Collection {
     is_mapping: bool,
-    /// Keys and values in turn, for a mapping.
+    /// The items of a sequence, or the keys and values of a mapping in turn.
     items: Vec<Tree>,
     properties: Properties,
     pos: Pos,

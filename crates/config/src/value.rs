@@ -1,4 +1,4 @@
-//! Reads typed values from nodes. Each error says what was expected and where.
+//! Reads typed values from nodes of the configuration. Each error says what was expected and where.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,21 +8,21 @@ use crate::kinds::Kinds;
 use crate::nearest::nearest;
 use crate::node::Node;
 
-/// The unit of a number; if the number is invalid, the error message says how to write it in this unit.
+/// The unit of a number in the configuration. If the number is invalid, the error says how to write it in this unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A number of anything.
+    /// A number without a unit.
     Count,
-    /// Seconds.
+    /// The number is in seconds.
     Seconds,
-    /// Milliseconds.
+    /// The number is in milliseconds.
     Milliseconds,
-    /// Bytes.
+    /// The number is in bytes.
     Bytes,
 }
 
 impl Unit {
-    /// The number that `text` means if it has a suffix, as other servers accept it: 10240 for `10 k` bytes.
+    /// The number that `text` means if it has a suffix such as other servers accept: 10240 for `10 k` in bytes.
     fn convert(self, text: &str) -> Option<u64> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, suffix) = text.split_at(digits);
@@ -82,7 +82,7 @@ const BYTES: [(&str, u64); 10] = [
     ("gib", 1 << 30),
 ];
 
-/// `whole number of seconds`
+/// Formats the unit like `whole number of seconds`.
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -98,7 +98,7 @@ impl Node {
     /// The text of the node, which must be a scalar.
     ///
     /// # Errors
-    /// `argument must be a scalar`
+    /// The message is `argument must be a scalar`.
     pub fn scalar(&self) -> Result<&str, Error> {
         self.as_str().ok_or_else(|| self.must_be(Kinds::SCALAR))
     }
@@ -106,7 +106,7 @@ impl Node {
     /// The items of the node, which must be a sequence.
     ///
     /// # Errors
-    /// `argument must be a sequence`
+    /// The message is `argument must be a sequence`.
     pub fn sequence(&self) -> Result<&[Self], Error> {
         self.as_sequence()
             .ok_or_else(|| self.must_be(Kinds::SEQUENCE))
@@ -115,7 +115,7 @@ impl Node {
     /// The entries of the node, which must be a mapping.
     ///
     /// # Errors
-    /// `argument must be a mapping`
+    /// The message is `argument must be a mapping`.
     pub fn mapping(&self) -> Result<&[(Self, Self)], Error> {
         self.as_mapping()
             .ok_or_else(|| self.must_be(Kinds::MAPPING))
@@ -127,10 +127,10 @@ impl Node {
         self.as_sequence().unwrap_or(std::slice::from_ref(self))
     }
 
-    /// The index in `words` of the word that the node contains. Letter case is ignored, abbreviations are refused.
+    /// The index in `words` of the word that the node contains. Letter case is ignored; abbreviations are refused.
     ///
     /// # Errors
-    /// `argument must be one of: OFF,ON`
+    /// The message is that of `argument must be one of: OFF,ON`, with the words.
     pub fn one_of(&self, words: &[&'static str]) -> Result<usize, Error> {
         let text = self.scalar()?;
         words
@@ -142,10 +142,10 @@ impl Node {
             })
     }
 
-    /// The node as a switch, `ON` or `OFF`. `yes`, `true` and `1` are refused, with a hint.
+    /// Whether the node is `ON`; otherwise it must be `OFF`. `yes` and `true` are refused with a hint.
     ///
     /// # Errors
-    /// `argument must be one of: OFF,ON`
+    /// The message is `argument must be one of: OFF,ON`.
     pub fn on_off(&self) -> Result<bool, Error> {
         let word = self.one_of(&["OFF", "ON"]).map_err(|error| {
             let meant = match self.as_str().map(str::to_ascii_lowercase).as_deref() {
@@ -158,19 +158,20 @@ impl Node {
         Ok(word == 1)
     }
 
-    /// `YES` or `NO`.
+    /// Whether the node is `YES`; otherwise it must be `NO`.
     ///
     /// # Errors
-    /// `argument must be one of: YES,NO`
+    /// The message is `argument must be one of: YES,NO`.
     pub fn yes_no(&self) -> Result<bool, Error> {
         Ok(self.one_of(&["YES", "NO"])? == 0)
     }
 
-    /// The node as a decimal number in `range`, without other characters before or after the digits. `format` is the
-    /// conversion that H2O names in its error message for a bad number, such as `%zu`.
+    /// The decimal number in the node, which must be in `range`. No other characters may be before or after the digits.
+    /// `format` is the conversion that H2O names in its error message for an invalid number, such as `%zu`.
     ///
     /// # Errors
-    /// `argument must match the format: %zu`, `argument must be between 1 and 9` or `argument must be >= 1`
+    /// The messages are `argument must match the format: %zu`, `argument must be between 1 and 9`, `argument must be >= 1`
+    /// and `argument is too large`.
     pub fn integer<T: TryFrom<u64>>(
         &self,
         format: &'static str,
@@ -183,7 +184,7 @@ impl Node {
     /// instead of `10s`.
     ///
     /// # Errors
-    /// Those of [`Self::integer`].
+    /// The errors are those of [`Self::integer`].
     pub fn quantity<T: TryFrom<u64>>(
         &self,
         unit: Unit,
@@ -202,10 +203,10 @@ impl Node {
             .ok_or_else(|| self.out_of(&range))
     }
 
-    /// The node as a finite number such as `0.8`.
+    /// The finite number in the node, such as `0.8`.
     ///
     /// # Errors
-    /// `argument must match the format: %lf`
+    /// The message is `argument must match the format: %lf`.
     pub fn float(&self) -> Result<f64, Error> {
         let text = self.scalar()?;
         text.parse()
@@ -224,7 +225,7 @@ impl Node {
     fn out_of(&self, range: &RangeInclusive<u64>) -> Error {
         let (min, max) = (range.start(), range.end());
         let text = self.as_str().unwrap_or_default();
-        // If the range has no upper limit, only a number that `u64` cannot hold is too large.
+        // If the range has no upper limit, only a number that the target type cannot hold is too large.
         let too_large =
             text.parse().is_ok_and(|number: u64| number >= *min) || text.parse::<u64>().is_err();
         self.error(match (*max == u64::MAX, too_large) {

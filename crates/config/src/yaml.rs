@@ -1,7 +1,7 @@
 //! Parses YAML into events. This is the only module that uses libyaml (translated to Rust).
 //!
-//! An event parser leaves anchors, aliases and duplicate keys to us. The dialect needs that: aliases may stand before their
-//! anchors.
+//! A parser of events leaves anchors, aliases and duplicate keys to its caller. The dialect of configurations needs that:
+//! aliases are allowed before their anchors.
 
 #![expect(unsafe_code, reason = "the interface of libyaml-rs is C's")]
 
@@ -22,7 +22,7 @@ pub(crate) struct Event {
 
 #[derive(Debug)]
 pub(crate) enum EventKind {
-    /// `block` when written with `|` or `>`.
+    /// A scalar; `block` tells whether it is written with `|` or `>`.
     Scalar {
         properties: Properties,
         text: String,
@@ -30,15 +30,15 @@ pub(crate) enum EventKind {
     },
     SequenceStart(Properties),
     MappingStart(Properties),
-    /// End of a sequence or a mapping.
+    /// The end of a sequence or a mapping.
     End,
     Alias(String),
-    /// Explicit when written as `...`.
+    /// The end of a document; `explicit` tells whether it is written as `...`.
     DocumentEnd {
         explicit: bool,
     },
     StreamEnd,
-    /// Start of the stream or of a document.
+    /// The start of the stream or of a document.
     Started,
 }
 
@@ -65,7 +65,7 @@ impl Mark {
     }
 }
 
-/// Why the input is not YAML.
+/// Why the input is not valid YAML.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) place: Mark,
@@ -76,7 +76,7 @@ pub(crate) struct Problem {
 
 /// Reads the events of `input` one by one.
 pub(crate) struct Parser<'a> {
-    /// The parser's memory, from `Box::into_raw`. It never moves, since the parser stores its own address.
+    /// The memory of libyaml's parser, from `Box::into_raw`. It never moves, since the parser stores its own address.
     raw: NonNull<unsafe_sys::yaml_parser_t>,
     input: &'a [u8],
     owns: PhantomData<unsafe_sys::yaml_parser_t>,
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
             // SAFETY: `event` comes from `yaml_parser_parse` and has not been deleted.
             kind: unsafe { kind(event) },
         };
-        // SAFETY: deletes the event once; nothing borrows from it any more.
+        // SAFETY: deletes the event once; nothing refers to its memory any more.
         unsafe { unsafe_sys::yaml_event_delete(event) };
         Ok(converted)
     }
@@ -174,7 +174,7 @@ impl Drop for Parser<'_> {
 }
 
 /// # Safety
-/// `event` was filled by `yaml_parser_parse` and not deleted since.
+/// `event` must have been filled by `yaml_parser_parse` and not deleted since.
 unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
     use unsafe_sys::yaml_event_type_t as Type;
     // SAFETY: the event's type says which member of the union is initialised; its strings are null or NUL-terminated,
@@ -209,16 +209,16 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
             Type::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd {
                 explicit: !event.data.document_end.implicit,
             },
-            // libyaml reports no event if it is called after the end of the stream: treated as the end, too.
+            // If libyaml is called after the end of the stream, it reports no event, which is treated as the end, too.
             _ => EventKind::StreamEnd,
         }
     }
 }
 
 /// # Safety
-/// Both are null or NUL-terminated.
+/// `anchor` and `tag` must be null or NUL-terminated.
 unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees it for both.
     unsafe {
         Properties {
             anchor: text(anchor),
@@ -228,12 +228,12 @@ unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
 }
 
 /// # Safety
-/// `start` is null or NUL-terminated.
+/// `start` must be null or NUL-terminated.
 unsafe fn text(start: *const u8) -> Option<String> {
     if start.is_null() {
         return None;
     }
-    // SAFETY: the caller vouches for `start`.
+    // SAFETY: the caller guarantees that `start` is NUL-terminated, and it is not null here.
     let text = unsafe { CStr::from_ptr(start.cast()) };
     Some(text.to_string_lossy().into_owned())
 }

@@ -6,14 +6,14 @@ mod support;
 use h2o_config::{Memory, Source, load};
 use support::{load_files, shown};
 
-/// Each row is a file `f` and its result.
+/// Checks a table whose rows are the text of a file `f` and the expected tree or error.
 fn check(rows: &[(&str, &str)]) {
     for (text, want) in rows {
         assert_eq!(shown(&[("f", text)]), *want, "{text}");
     }
 }
 
-/// Each row is a list of files, of which the first includes the others, and the expected result.
+/// Checks a table whose rows are a list of files, of which the first includes the others, and the expected tree or error.
 fn check_files(rows: &[(&[(&str, &str)], &str)]) {
     for (files, want) in rows {
         assert_eq!(shown(files), *want, "{files:?}");
@@ -364,7 +364,7 @@ fn what_is_not_yaml_is_refused_with_line_and_column() {
     let cases = [
         (
             "a: b: c",
-            "1: mapping values are not allowed in this context (column 5; a value with `: ` in it is put in quotes: `a: \"b: c\"`; a mapping begins on a line of its own)",
+            "1: mapping values are not allowed in this context (column 5; a value that contains `: ` must be in quotes: `a: \"b: c\"`; a nested mapping must begin on a line of its own)",
         ),
         (
             "a: 1\n b: 2",
@@ -455,7 +455,7 @@ fn nodes_know_where_they_were_written() {
     let want = [
         "f:1:1 v:2:1",
         "f:2:1 v:2:1",
-        // The line after the indicator.
+        // The position of the block scalar is the line after its indicator.
         "f:3:1 f:4:1",
         "f:6:1 f:7:3",
         "f:8:1 f:9:3",

@@ -1,4 +1,5 @@
-//! Hostile configurations, which try to exhaust the stack, the memory or the time of the program that loads them.
+//! Tests with hostile configurations, which try to exhaust the stack, the memory or the time of the program that loads
+//! them.
 
 mod support;
 
@@ -54,7 +55,7 @@ fn a_long_chain_of_merges_is_not_deep() {
         let _ = writeln!(text, "m{i}: &m{i} {{<<: *m{}}}", i - 1);
     }
     assert!(load_files(&[("f", &text)]).is_ok());
-    // In reverse order each alias stands before its anchor, so that resolving one recurses into the next.
+    // In reverse order each alias is before its anchor, so that resolving an alias recurses into the next one.
     let forward: String = text.lines().rev().flat_map(|line| [line, "\n"]).collect();
     refused(&forward, "nested deeper");
 }
@@ -75,7 +76,7 @@ fn included_files_count_towards_the_depth() {
             .collect::<Vec<_>>(),
     );
     assert!(
-        error.contains("configuration file f17: more than 16 files include each other"),
+        error.contains("configuration file f17: files are included more than 16 levels deep"),
         "{error}"
     );
 }
@@ -103,7 +104,7 @@ fn aliases_cannot_multiply_without_end() {
         let keys = vec![format!("<<: *a{}", i - 1); 10].join(", ");
         let _ = writeln!(merges, "- &a{i} {{{keys}}}");
     }
-    // A merge keeps only one entry of each name, so the merged mappings stay small; the aliases exceed the limit.
+    // A merge keeps only one entry of each name, so the merged mappings stay small; the aliases exceed the limit of nodes.
     refused(&merges, "aliases expand");
     let many: String = (0..3000).map(|i| format!("k{i}: v, ")).collect();
     let mut merges = format!("- &a {{{many}}}\n");
@@ -142,7 +143,7 @@ fn tag_directives_are_limited_at_their_value() {
     assert!(load("f", &Memory::new().file("f", wide)).is_err());
 }
 
-/// Random changes to a configuration that uses every feature: loading it may succeed or fail, but must end.
+/// Makes random changes to a configuration that uses every feature. Loading it may succeed or fail, but must end.
 #[test]
 fn damaged_configurations_are_answered() {
     const TEXT: &str = "%YAML 1.2\n---\nstash: &tls\n  key-file: !env K\nhosts: !file v\nlisten: {<<: *tls, port: 1}\n\

@@ -4,7 +4,7 @@ mod support;
 
 use h2o_config::{Directive, Error, KNOWN, Kinds, Level, Levels, Pass, Registry};
 
-/// What was executed, in order.
+/// The directives that were executed, in order.
 #[derive(Default)]
 struct Log {
     lines: Vec<String>,
@@ -164,7 +164,7 @@ fn errors_of_malformed_mappings_name_no_directive() {
             "hosts: {h: {path: {}}}",
             "[f:1] unknown command: path (column 13; did you mean `paths`?)",
         ),
-        // The hint only suggests directives that may stand at this level.
+        // The hint only suggests directives that are allowed at this level.
         ("path: {}", "[f:1] unknown command: path (column 1)"),
     ];
     for (text, want) in cases {

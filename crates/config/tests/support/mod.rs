@@ -1,10 +1,10 @@
-//! For tests: loads configurations from memory, and writes nodes on one line.
+//! Helpers of tests: load configurations from memory, and format nodes on one line.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use h2o_config::{Error, Memory, Node, Value, load};
 
-/// Writes a node as `{key: value}` or `[item]`; scalars are not quoted, except the empty one, which is `''`.
+/// Formats a node as `{key: value}` or `[item]`. Scalars are not quoted, except the empty one, which is `''`.
 pub(crate) fn show(node: &Node) -> String {
     match &node.value {
         Value::Scalar(text) if text.is_empty() => "''".to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn show(node: &Node) -> String {
     }
 }
 
-/// Loads a configuration from files in memory: the first is the configuration, which may include the others.
+/// Loads a configuration from files in memory: the first file is the configuration, which may include the others.
 pub(crate) fn load_files(files: &[(&str, &str)]) -> Result<Node, Error> {
     let source = Memory::new()
         .variable("PORT", "8080")
@@ -36,7 +36,7 @@ pub(crate) fn load_files(files: &[(&str, &str)]) -> Result<Node, Error> {
     )
 }
 
-/// The node or the error as text.
+/// Loads a configuration from files in memory. Returns the tree or the error as text.
 pub(crate) fn shown(files: &[(&str, &str)]) -> String {
     load_files(files).map_or_else(|error| error.to_string(), |node| show(&node))
 }
