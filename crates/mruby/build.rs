@@ -1,4 +1,4 @@
-//! Compiles the shim against the installed mruby and links the static library.
+//! Compiles the shim (`shim.c` and `limits.c`) against the installed mruby, and links mruby's static library.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,9 @@ fn main() {
 
     let mut build = cc::Build::new();
     build.files(["src/shim.c", "src/limits.c"]).std("gnu99");
-    // Uses those flags of the installed mruby that define `MRB_` macros, which change the layout of its structs, and
-    // include paths that exist on this machine: others belong to the machine that built the package.
+    // Of the flags of the installed mruby, uses those that define `MRB_` macros, which change the layout of its structs,
+    // and the include paths that exist on this machine. The other flags belong to the machine on which the package was
+    // built.
     for flag in flags.split_whitespace() {
         if flag.starts_with("-DMRB_")
             || flag
@@ -55,7 +56,7 @@ fn main() {
     println!("cargo:rustc-link-lib=m");
 }
 
-/// What mruby-config prints.
+/// What mruby-config prints for this option; `None` if it cannot be run or fails.
 fn ask(program: &str, option: &str) -> Option<String> {
     let output = Command::new(program).arg(option).output().ok()?;
     output

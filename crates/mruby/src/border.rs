@@ -1,4 +1,4 @@
-//! What the shim calls. A panic ends here.
+//! The functions of Rust that the shim calls. No panic leaves them.
 
 #![expect(unsafe_code, reason = "C calls these functions with its pointers")]
 
@@ -19,11 +19,11 @@ const RETURNED: c_int = 0;
 const RAISED: c_int = 1;
 const WAITS: c_int = 2;
 
-/// Calls function number `function` of the VM that runs on this thread.
+/// Calls the function with this number in the VM that runs on this thread.
 #[unsafe(no_mangle)]
 extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c_int {
     let status = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the shim passes its own record, and arguments that live until it returns.
+        // SAFETY: the shim passes its own record of the call, and arguments that live until this function returns.
         let (call, raw) = unsafe {
             let raw = &mut *raw;
             let arguments: &[Value] = if raw.count == 0 {
@@ -63,7 +63,7 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
     status.unwrap_or(RAISED)
 }
 
-/// Panics on demand.
+/// Functions that panic on demand, for the tests.
 #[cfg(test)]
 pub(crate) mod faults {
     use std::cell::Cell;
@@ -72,12 +72,12 @@ pub(crate) mod faults {
         static NEXT: Cell<Option<i64>> = const { Cell::new(None) };
     }
 
-    /// The next call of this function panics.
+    /// Makes the next call of the function with this number panic.
     pub(crate) fn set(number: i64) {
         NEXT.set(Some(number));
     }
 
-    /// Whether it has; it will not from now on.
+    /// Whether the panic has happened. None is pending from now on.
     pub(crate) fn take() -> bool {
         NEXT.take().is_none()
     }
@@ -90,7 +90,7 @@ pub(crate) mod faults {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
@@ -101,17 +101,18 @@ thread_local! {
     static COLLECTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the collector of this thread drops an object now, so that the VM must not be entered.
+/// Whether the collector on this thread is dropping an object now, so that the VM must not be entered.
 pub(crate) fn is_collecting() -> bool {
     COLLECTING.get()
 }
 
-/// Drops an object of Rust. Called by the collector: what is dropped must not enter the VM.
+/// Drops an object of Rust that a Ruby object owned. The collector calls this, so the object's destructor must not enter
+/// the VM.
 #[unsafe(no_mangle)]
 extern "C" fn h2o_mruby_drop(object: *mut c_void) {
     let before = COLLECTING.replace(true);
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `Vm::object` made the pointer from a box, and the shim gives it back once.
+        // SAFETY: `Vm::object` made the pointer from a box, and the shim passes it back only once.
         drop(unsafe { Box::from_raw(object.cast::<Object>()) });
     }));
     COLLECTING.set(before);

@@ -1,5 +1,5 @@
-//! `Digest`: the algorithms. Its classes are in `prelude/digest.rb`. Besides, the hashes of password files that take too long in
-//! Ruby.
+//! The algorithms of Ruby's `Digest`, whose classes are in `prelude/digest.rb`, and the hashes of password files, which
+//! would take too long in Ruby.
 
 use md5::Md5;
 use sha1::Sha1;
@@ -9,7 +9,7 @@ use sha2::{Sha256, Sha384, Sha512};
 use crate::function::text_argument;
 use crate::{Call, Leave, Value, Vm};
 
-/// `Digest.__digest(algorithm, data)`.
+/// `Digest.__digest(algorithm, data)` in Ruby: the digest of `data`.
 fn digest(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [algorithm, data] = call.arguments.exactly()?;
     let data = text_argument(vm, data)?;

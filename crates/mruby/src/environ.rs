@@ -1,5 +1,5 @@
-//! `ENV`: the variables that the process was started with, and what scripts of any worker have changed since. They are a copy: the
-//! environment itself cannot be changed while other threads read it.
+//! Ruby's `ENV`: a copy of the variables that the process was started with, with the changes that scripts of all workers
+//! have made. A copy is used since the environment of the process must not be changed while other threads read it.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;

@@ -1,9 +1,9 @@
-//! What mruby lacks of the Ruby environment that scripts rely on: classes in Rust, and texts in Ruby. Both are loaded into every
-//! VM before any script, the classes first.
+//! The parts of the Ruby environment that scripts rely on and mruby lacks: some in Rust, some in Ruby. Both are loaded into
+//! every VM before any script, those in Rust first.
 
 use crate::Part;
 
-/// In Rust.
+/// The parts in Rust.
 pub(crate) const PARTS: &[Part] = &[
     crate::regexp::define,
     crate::require::define,
@@ -14,7 +14,7 @@ pub(crate) const PARTS: &[Part] = &[
     crate::json::define,
 ];
 
-/// In Ruby: file name, as backtraces show it, and text.
+/// The parts in Ruby: the name of each file, as backtraces show it, and its text.
 pub(crate) const PRELUDE: &[(&str, &str)] = &[
     ("core.rb", include_str!("prelude/core.rb")),
     ("regexp.rb", include_str!("prelude/regexp.rb")),

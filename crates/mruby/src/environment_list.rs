@@ -1,8 +1,8 @@
-//! The classes and methods that scripts find in H2O's Ruby, one by one.
+//! Tests that the classes and methods that scripts find in H2O's Ruby exist, one by one.
 
 use crate::tests::{evaluate, vm};
 
-/// Methods of instances, by class.
+/// Instance methods, by class.
 const INSTANCE: &[(&str, &str)] = &[
     ("Regexp", "match match? =~ === == source options casefold? inspect to_s"),
     ("MatchData", "[] begin end offset captures to_a to_s pre_match post_match size length string regexp"),
@@ -86,7 +86,7 @@ const INSTANCE: &[(&str, &str)] = &[
     ("Fiber", "resume alive? transfer"),
 ];
 
-/// Methods of the objects themselves: classes, modules, `ENV`.
+/// Methods of objects themselves: of classes, modules and `ENV`.
 const SINGLETON: &[(&str, &str)] = &[
     ("Regexp", "new compile escape quote last_match last_match= version"),
     ("JSON", "parse load generate stringify dump pretty_generate"),
@@ -125,13 +125,13 @@ const SINGLETON: &[(&str, &str)] = &[
     ("UDPSocket", "open new"),
 ];
 
-/// Constants.
+/// Names of constants.
 const CONSTANTS: &str = "Regexp::IGNORECASE Regexp::EXTENDED Regexp::MULTILINE OnigRegexp OnigMatchData RegexpError JSON::JSONError
     JSON::ParserError Errno::ENOENT Errno::EACCES Errno::ECONNREFUSED Errno::NOERROR Errno::ENOENT::Errno LoadError IOError EOFError
     KeyError FrozenError SystemStackError NoMemoryError FloatDomainError NotImplementedError LocalJumpError FiberError StopIteration
     RUBY_VERSION MRUBY_VERSION MRUBY_RELEASE_DATE RUBY_ENGINE Socket Addrinfo UDPSocket H2O::ConfigurationContext H2O::ACL STDIN STDOUT STDERR";
 
-/// What is missing, one a line.
+/// The entries of `table` that do not exist, one per line.
 fn missing(script: impl Fn(&str, &str) -> String, table: &[(&str, &str)]) -> Vec<String> {
     let vm = vm();
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! The Ruby environment, as scripts use it.
+//! Tests of the Ruby environment, as scripts use it.
 
 use crate::tests::{evaluate, evaluate_as, vm};
 

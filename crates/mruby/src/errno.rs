@@ -1,10 +1,11 @@
-//! `Errno`: names, numbers and texts of the kernel's errors. The classes are in `prelude/errno.rb`.
+//! Ruby's `Errno`: names, numbers and texts of the kernel's errors. The classes are in `prelude/errno.rb`.
 
 use std::io;
 
 use crate::{Leave, Value, Vm};
 
-/// Names of errors and their numbers. Of two names for one number the first one's class is raised.
+/// Names of the kernel's errors, with their numbers. If two names have the same number, exceptions have the class of the
+/// first.
 const NAMES: &[(&str, i32)] = &[
     ("NOERROR", 0),
     ("E2BIG", libc::E2BIG),
@@ -98,7 +99,7 @@ const NAMES: &[(&str, i32)] = &[
     ("EXDEV", libc::EXDEV),
 ];
 
-/// The exception for an error of the system. `detail` says what failed.
+/// The exception for an error of the kernel. `detail` says what failed, such as the path of a file.
 pub(crate) fn failed(vm: &Vm, error: &io::Error, detail: &str) -> Leave {
     let raised = || {
         let number = vm.integer(error.raw_os_error().unwrap_or(0).into())?;

@@ -1,16 +1,17 @@
-//! The functions of `shim.c` and `limits.c`, and their numbers. Declared here as there.
+//! Declarations of the functions and structs of `shim.c` and `limits.c`, and of the numbers that both sides use. They must
+//! agree with the definitions there.
 
 #![expect(unsafe_code, reason = "declarations of C")]
 
 use std::ffi::{c_char, c_double, c_int, c_ulong, c_void};
 
-/// A VM.
+/// A VM of mruby, `mrb_state` in C.
 #[repr(C)]
 pub(crate) struct State {
     _opaque: [u8; 0],
 }
 
-/// Memory of a VM, in bytes; `struct shim_memory` of `limits.h`.
+/// The memory that a VM uses, in bytes: `struct shim_memory` in `limits.h`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -20,7 +21,7 @@ pub(crate) struct Memory {
     pub(crate) watch: *mut Watch,
 }
 
-/// The first syntax error of a text.
+/// The first syntax error in a script: `struct shim_fault` in `shim.c`.
 #[repr(C)]
 pub(crate) struct Fault {
     pub(crate) line: c_int,
@@ -29,13 +30,13 @@ pub(crate) struct Fault {
     pub(crate) message: [u8; 512],
 }
 
-/// What interrupts a VM.
+/// The record by which a VM is interrupted: `struct shim_watch` in `limits.c`.
 #[repr(C)]
 pub(crate) struct Watch {
     _opaque: [u8; 0],
 }
 
-/// A call of a function of Rust by Ruby.
+/// A call from Ruby of a function in Rust: `struct shim_call` in `shim.c`.
 #[repr(C)]
 pub(crate) struct RawCall {
     pub(crate) receiver: u64,
@@ -45,7 +46,7 @@ pub(crate) struct RawCall {
     pub(crate) result: u64,
 }
 
-/// What [`shim_run`] does; the numbers of `enum op`.
+/// The operations of [`shim_run`]; they have the numbers of `enum op` in `shim.c`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) enum Op {
@@ -85,7 +86,7 @@ pub(crate) enum Op {
     PlainHash,
 }
 
-/// One step that may raise.
+/// One operation of [`shim_run`], which may raise an exception: `struct shim_work` in `shim.c`.
 #[repr(C)]
 pub(crate) struct Work {
     pub(crate) mrb: *mut State,

@@ -12,7 +12,7 @@ use std::time::UNIX_EPOCH;
 use crate::function::text_argument;
 use crate::{Arguments, Call, Leave, Value, Vm, errno};
 
-/// Runs `work` with the path that is the first argument. Errors are those of `Errno`.
+/// Runs `work` with the path that is the first argument. An error becomes an exception of `Errno`.
 fn with_path<T>(
     vm: &Vm,
     arguments: Arguments<'_>,
@@ -23,7 +23,7 @@ fn with_path<T>(
     work(&path).map_err(|error| errno::failed(vm, &error, &path.display().to_string()))
 }
 
-/// `__stat(path, follows)`: the numbers of a `File::Stat`.
+/// `H2O.__stat(path, follows)` in Ruby: the numbers of a `File::Stat`. `follows` tells whether symbolic links are followed.
 fn stat(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [_, follows] = call.arguments.exactly()?;
     let found = with_path(vm, call.arguments, |path| {
@@ -68,7 +68,7 @@ fn stat(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(array)
 }
 
-/// `__ids`: user, group, effective user, effective group, other groups.
+/// `H2O.__ids` in Ruby: the process's user, group, effective user, effective group and other groups.
 fn ids(vm: &Vm, _: &Call<'_>) -> Result<Value, Leave> {
     use rustix::process::{getegid, geteuid, getgid, getgroups, getuid};
     let array = vm.array(&[])?;
@@ -88,7 +88,7 @@ fn ids(vm: &Vm, _: &Call<'_>) -> Result<Value, Leave> {
     Ok(array)
 }
 
-/// `__entries(path)`: the names in a directory, `.` and `..` first.
+/// `H2O.__entries(path)` in Ruby: the names in a directory, with `.` and `..` first.
 fn entries(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let names = with_path(vm, call.arguments, |path| {
         let found = fs::read_dir(path)?;

@@ -2,45 +2,45 @@
 
 use crate::{Kind, Value, Vm};
 
-/// A function of Rust that is a method in Ruby. Panics become exceptions.
+/// A function in Rust that is a method in Ruby. A panic in it becomes an exception.
 pub type Function = fn(&Vm, &Call<'_>) -> Result<Value, Leave>;
 
-/// How a function leaves without a value.
+/// How a function in Rust returns to Ruby without a value.
 #[derive(Debug)]
 pub enum Leave {
-    /// This exception is raised.
+    /// Raises this exception.
     Raise(Value),
-    /// An exception of the class with this name (`A::B` for nested ones) is raised with the message.
+    /// Raises a new exception with this message. The class is given by its name (`A::B` for a nested class).
     New(&'static str, String),
-    /// The running fiber waits: [`Vm::suspend`] has been called for it. The value with which it is resumed becomes the value of the
-    /// method.
+    /// Makes the running fiber wait: [`Vm::suspend`] has been called for it. The value with which the fiber is resumed
+    /// becomes the value of the method.
     Wait,
 }
 
 impl Leave {
-    /// An `ArgumentError`.
+    /// Raises an `ArgumentError`.
     pub fn argument(message: impl Into<String>) -> Self {
         Self::New("ArgumentError", message.into())
     }
 
-    /// A `TypeError`.
+    /// Raises a `TypeError`.
     pub fn type_error(message: impl Into<String>) -> Self {
         Self::New("TypeError", message.into())
     }
 
-    /// A `RuntimeError`.
+    /// Raises a `RuntimeError`.
     pub fn runtime(message: impl Into<String>) -> Self {
         Self::New("RuntimeError", message.into())
     }
 }
 
-/// A call of a function by Ruby.
+/// A call from Ruby of a function in Rust.
 pub struct Call<'a> {
     /// The receiver: `self` of the method.
     pub receiver: Value,
-    /// The block; `nil` if there is none.
+    /// The block of the call; `nil` if there is none.
     pub block: Value,
-    /// The arguments. Keywords are a Hash at the end.
+    /// The arguments. Keyword arguments are in a Hash at the end.
     pub arguments: Arguments<'a>,
 }
 
@@ -49,22 +49,22 @@ pub struct Call<'a> {
 pub struct Arguments<'a>(pub(crate) &'a [Value]);
 
 impl<'a> Arguments<'a> {
-    /// All of them.
+    /// All arguments.
     #[must_use]
     pub const fn all(self) -> &'a [Value] {
         self.0
     }
 
-    /// Argument number `index`, or `nil`.
+    /// The argument with this index, from 0; `nil` if there are fewer.
     #[must_use]
     pub fn get(self, index: usize) -> Value {
         self.0.get(index).copied().unwrap_or_else(Value::nil)
     }
 
-    /// Exactly this many arguments.
+    /// The arguments, if there are exactly `N`.
     ///
     /// # Errors
-    /// `ArgumentError` if there are more or fewer.
+    /// Raises `ArgumentError` if there are more or fewer.
     pub fn exactly<const N: usize>(self) -> Result<[Value; N], Leave> {
         self.0.try_into().map_err(|_| {
             Leave::argument(format!(
@@ -74,10 +74,10 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// Checks that there are at least `least` and at most `most`.
+    /// Checks that there are at least `least` and at most `most` arguments.
     ///
     /// # Errors
-    /// `ArgumentError` otherwise.
+    /// Raises `ArgumentError` if there are more or fewer.
     pub fn between(self, least: usize, most: usize) -> Result<Self, Leave> {
         if (least..=most).contains(&self.0.len()) {
             return Ok(self);
@@ -89,17 +89,17 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// An exception that a step raised is passed on.
+/// Passes on an exception that an operation in Ruby raised.
 impl From<Value> for Leave {
     fn from(exception: Value) -> Self {
         Self::Raise(exception)
     }
 }
 
-/// The octets of an argument that must be a String.
+/// The octets of an argument, which must be a String.
 ///
 /// # Errors
-/// `TypeError`.
+/// Raises `TypeError` if it is something else.
 pub(crate) fn text_argument(vm: &Vm, value: Value) -> Result<Vec<u8>, Leave> {
     if value.kind() == Kind::String {
         return Ok(vm.bytes(value).unwrap_or_default());

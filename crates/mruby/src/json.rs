@@ -1,12 +1,14 @@
-//! `JSON`. Reader and writer keep the containers they are in on a stack of their own: depth costs no stack of the thread.
+//! Ruby's `JSON`. The reader and the writer keep the Arrays and Hashes that they are within on a stack of their own, so
+//! that deep nesting does not use the stack of the thread.
 
 use crate::function::text_argument;
 use crate::{Call, Kind, Leave, Value, Vm};
 
-/// Most containers, one in the other.
+/// Maximum depth of nested Arrays and Hashes.
 const DEEPEST: usize = 2048;
 
-/// Bytes of a generated text, at most: an Array that contains another one twice, and so on, is small itself.
+/// Maximum length in bytes of a generated text. Without a limit, a small value could make a huge text: an Array that
+/// contains another one twice, which contains a third one twice, and so on.
 const LONGEST: usize = 256 * 1024 * 1024;
 
 // ---- reading ----
@@ -141,7 +143,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// The character of one `\u`, or of two: a pair of surrogates.
+    /// The character of one `\u` escape, or of two that form a pair of surrogates.
     fn unicode(&mut self) -> Option<char> {
         let first = self.unit()?;
         if first & 0xfc00 != 0xd800 {
@@ -190,7 +192,7 @@ fn value_of(vm: &Vm, token: &Token) -> Result<Value, Value> {
     }
 }
 
-/// Adds a value to the container it is in.
+/// Adds a value to the Array or Hash that contains it.
 fn attach(vm: &Vm, container: Value, key: Option<Vec<u8>>, value: Value) -> Result<(), Leave> {
     let Some(key) = key else {
         return Ok(vm.push(container, value)?);
@@ -202,7 +204,7 @@ fn attach(vm: &Vm, container: Value, key: Option<Vec<u8>>, value: Value) -> Resu
     Ok(vm.hash_set(container, key, value)?)
 }
 
-/// A container that is being read.
+/// An Array or Hash that is being read.
 struct Open {
     container: Value,
     is_object: bool,
@@ -214,7 +216,7 @@ impl Open {
     }
 }
 
-/// The value that begins a text.
+/// The value that a JSON text stands for.
 fn read(vm: &Vm, text: &[u8]) -> Result<Value, Leave> {
     std::str::from_utf8(text).map_err(|_| invalid())?;
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -248,7 +250,7 @@ fn read(vm: &Vm, text: &[u8]) -> Result<Value, Leave> {
             None
         };
         let token = reader.token().ok_or_else(invalid)?;
-        // From here on the container refers to the value, which protects it from the garbage collector.
+        // After this block the containing Array or Hash refers to the value, and so protects it from the garbage collector.
         begun = vm.scope(|| {
             let value = value_of(vm, &token)?;
             attach(vm, within.container, key, value)?;
@@ -264,7 +266,8 @@ fn container(token: &Token, value: Value) -> Option<Open> {
     })
 }
 
-/// Reads what stands behind a value: the ends of containers, then perhaps a comma. Returns whether another value follows.
+/// Reads the text after a value: the ends of Arrays and Hashes, then a comma, if there is one. Returns whether another
+/// value follows.
 fn go_on(reader: &mut Reader<'_>, open: &mut Vec<Open>) -> Result<bool, Leave> {
     while let Some(within) = open.last() {
         reader.blanks();
@@ -281,11 +284,12 @@ fn go_on(reader: &mut Reader<'_>, open: &mut Vec<Open>) -> Result<bool, Leave> {
 
 // ---- writing ----
 
-/// A container that is being written.
+/// An Array or Hash that is being written.
 struct Written {
-    /// The elements or keys of the container. An Array that nobody else knows refers to them, so that they are not collected.
+    /// The elements of the Array, or the keys of the Hash. They are also in an Array to which nothing else refers, so that
+    /// the garbage collector does not take them.
     items: Vec<Value>,
-    /// The Hash, if it is one.
+    /// The Hash, if the container is one.
     hash: Option<Value>,
     next: usize,
 }
@@ -343,7 +347,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes what is left of the innermost container up to the first value that is a container itself. False: nothing is left.
+    /// Writes the next element or entry of the innermost Array or Hash, or its end. Returns false if no Array or Hash is
+    /// left.
     fn step(&mut self) -> Result<bool, Leave> {
         let Some(written) = self.open.last_mut() else {
             return Ok(false);
@@ -427,7 +432,7 @@ fn generate(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     write(vm, value, false)
 }
 
-/// `to_json` of any object. What is no value of JSON is its `to_s`.
+/// `to_json` of any object. An object that JSON has no type for is written as its `to_s`.
 fn to_json(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let value = call.receiver;
     match value.kind() {

@@ -1,11 +1,11 @@
-//! Ruby for scripts: the library mruby behind a shim in C (`shim.c`), values and functions across the border, strands (fibers
-//! that can wait), and what mruby lacks of the Ruby environment.
+//! Ruby for scripts: the library mruby behind a shim in C (`shim.c`), conversion of values and calls of functions between
+//! Rust and Ruby, strands (fibers that can wait), and the parts of the Ruby environment that mruby lacks.
 //!
-//! Two rules hold everywhere. No exception of Ruby skips a frame of Rust: what may raise runs protected and returns the exception
-//! as a value. No panic unwinds through a frame of C: each function that C calls catches it.
+//! Two rules hold everywhere. No exception of Ruby skips a frame of Rust: an operation that may raise runs protected, and
+//! the exception is returned as a value. No panic unwinds through a frame of C: each function that C calls catches it.
 //!
-//! A [`Value`] is valid only while something of Ruby refers to it: a variable, an object, or for the time of one call the
-//! collector's arena. What Rust keeps longer is [`Rooted`].
+//! A [`Value`] is valid only while something in Ruby refers to it: a variable, an object or, for the time of one call, the
+//! garbage collector's arena. A value that Rust keeps longer must be [`Rooted`].
 
 mod border;
 mod digest;

@@ -1,8 +1,8 @@
-//! What the classes of the environment do: JSON, files, errors, the environment.
+//! Tests of the classes of the Ruby environment: JSON, files, errors, `ENV`.
 
 use crate::tests::{evaluate, vm};
 
-/// Evaluates the scripts in turn in one VM.
+/// Evaluates the scripts one after another in one VM, and compares the results.
 fn check(cases: &[(&str, &str)]) {
     let vm = vm();
     for (script, want) in cases {

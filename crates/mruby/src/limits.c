@@ -1,14 +1,14 @@
 /*
- * Limits of memory and time.
+ * The limits of memory and time of scripts.
  *
- * The library is not safe where an allocation fails or collects garbage in the middle of its work: version 3.1 leaves a fiber without its
- * stack, believes that a list has grown that has not, or writes to a scope that was collected. And it has no hook that runs between
- * instructions, in Debian 12. So both limits interrupt a script in the same way, between two instructions, when nothing is half done: the
- * bytecode of scripts is on pages of its own, which are taken away. The next fetch of an instruction faults in the thread of the VM. The
- * handler of that signal gives the pages back, and raises the exception.
+ * The library mruby is not safe if an allocation fails or collects garbage in the middle of its work: version 3.1 leaves a fiber without
+ * its stack, believes that a list has grown that has not, or writes to a scope that was collected. And in Debian 12 it has no hook that
+ * runs between instructions. So both limits interrupt a script in the same way, between two instructions, when no operation is half done:
+ * the bytecode of scripts is on memory pages of its own, which are made unreadable. The next fetch of an instruction raises SIGSEGV in the
+ * thread of the VM. The handler of that signal makes the pages readable again, and raises the exception.
  *
- * The library's own code in Ruby has no such pages. A loop in it that never calls the script calls functions of C, and the library looks
- * for an exception after each: in the end one is put there.
+ * The library's own code in Ruby has no such pages. A loop in it that never calls the script does call functions of C, and the library
+ * checks for a pending exception after each call: if the script fetches no instruction for long, the exception is stored there.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -27,32 +27,32 @@
 #include <mruby/error.h>
 #include <mruby/proc.h>
 
-/* Why the pages are taken away. DUE_PLACE: somebody wants to know where the script is, which goes on. */
+/* Why the pages are unreadable. DUE_PLACE: the watchdog wants to know where the script is, which continues afterwards. */
 enum due { DUE_NOTHING, DUE_TIME, DUE_MEMORY, DUE_PLACE, DUES };
 
-/* How many interrupts the script may rescue before its next wait. */
+/* How many exceptions of interrupts a script may rescue before it waits or ends. */
 enum { RESCUABLE = 2 };
 
 struct shim_watch {
   mrb_state *mrb;
   struct shim_memory *memory;
-  pthread_mutex_t lock;  /* of `pages` and their protection */
-  atomic_ulong entries;  /* odd while the VM runs */
-  clockid_t clock;       /* processor time of the VM's thread */
+  pthread_mutex_t lock;  /* protects `pages`, the readability of the pages, and `place` */
+  atomic_ulong entries;  /* counts each time that the VM is entered or left: odd while it runs */
+  clockid_t clock;       /* clock of the processor time of the VM's thread */
   int has_clock;
-  atomic_int due;        /* the pages are taken away, or about to be */
-  int interrupts;        /* since the VM was entered */
-  int is_raising;        /* the signal's handler makes an exception */
+  atomic_int due;        /* if not DUE_NOTHING, the pages are unreadable, or about to be */
+  int interrupts;        /* number of interrupts since the VM was entered */
+  int is_raising;        /* whether the signal handler is preparing an exception */
   uint64_t exceptions[DUES];
-  char place[512];       /* FILE:LINE where the script was when it was asked for; empty: nobody knows yet */
+  char place[512];       /* FILE:LINE where the script was when the watchdog asked; empty if no new place is known */
   struct pages {
     uint8_t *start;
     size_t size;
-    mrb_irep *evaluated;  /* code from a string, of which the watch has a reference; NULL: code that stays */
+    mrb_irep *evaluated;  /* code from a string, to which the watch has a reference; NULL for code that is never freed */
   } *pages;
   size_t count;
-  size_t evaluated;       /* codes from strings in `pages` */
-  size_t sweep_at;        /* how many of them there are when the unused ones are given back */
+  size_t evaluated;       /* how many of `pages` have code from strings */
+  size_t sweep_at;        /* value of `evaluated` at which the pages of unused code are unmapped */
 };
 
 /* ---- memory ---- */
@@ -60,13 +60,14 @@ struct shim_watch {
 static void interrupt_for_memory(struct shim_watch *of);
 static void sweep(mrb_state *mrb, struct shim_watch *of);
 
-/* Octets that an allocation may have to be granted when there is no more memory: less than a page of objects, of which each needs some. */
+/* Octets. A smaller allocation is granted even beyond the limit: it is less than a page of objects, and every object needs some. */
 enum { SMALL = 16 * 1024 };
 
-/* The rest of the limit is for what has been begun when memory becomes scarce. */
+/* Above this many octets memory is scarce. The rest of the limit is for operations that have begun by then. */
 static size_t scarce(const struct shim_memory *memory) { return memory->limit - memory->limit / 8; }
 
-/* Whether `size` octets more are possible, after which `used` are in use. If not, the library collects garbage and asks again. */
+/* Whether an allocation of `size` octets, after which `used` octets are in use, is allowed. If not, the library collects garbage and asks
+ * again. */
 static int is_granted(struct shim_memory *memory, size_t size, size_t used)
 {
   if (used <= scarce(memory))
@@ -100,7 +101,7 @@ void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
   return fresh;
 }
 
-/* Gives free memory back to the system: the allocator keeps what a script has left in many small pieces. */
+/* Returns free memory to the system: the allocator of the C library keeps the many small pieces that a script has freed. */
 void limits_trim(void)
 {
 #ifdef __GLIBC__
@@ -114,7 +115,7 @@ static __thread struct shim_watch *watch;
 static struct sigaction former;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* PROT_NONE: the script is interrupted at its next instruction. */
+/* Sets the protection of all pages with bytecode. With PROT_NONE the script is interrupted at its next instruction. */
 static void set_protection(struct shim_watch *of, int protection)
 {
   size_t i;
@@ -122,7 +123,7 @@ static void set_protection(struct shim_watch *of, int protection)
     mprotect(of->pages[i].start, of->pages[i].size, protection);
 }
 
-/* Gives the pages back. Returns why they had been taken. */
+/* Makes the pages readable again. Returns why they were not. */
 static enum due give_back(struct shim_watch *of)
 {
   enum due due;
@@ -134,7 +135,7 @@ static enum due give_back(struct shim_watch *of)
   return due;
 }
 
-/* Called by the thread of the VM. */
+/* Interrupts the script at its next instruction because memory is scarce. Called by the thread of the VM. */
 static void interrupt_for_memory(struct shim_watch *of)
 {
   int due = atomic_load(&of->due);
@@ -160,7 +161,7 @@ static const mrb_irep *code_of(const mrb_callinfo *frame)
   return frame->proc && !MRB_PROC_CFUNC_P(frame->proc) ? frame->proc->body.irep : NULL;
 }
 
-/* The frame that runs stores its place only when it calls: the backtrace and the choice of `rescue` need it now. */
+/* Stores the place of the running frame, which the library does only at calls: the backtrace and the choice of `rescue` need it now. */
 static void set_place(mrb_state *mrb, const uint8_t *address)
 {
   const mrb_irep *code = code_of(mrb->c->ci);
@@ -168,7 +169,8 @@ static void set_place(mrb_state *mrb, const uint8_t *address)
     mrb->c->ci->pc = address + 1;
 }
 
-/* No `rescue` and no `ensure` of the frames of scripts covers their first instruction. */
+/* Makes all `rescue` and `ensure` of the script's frames ineffective: none covers the first instruction of a frame, which is stored as the
+ * place of each. */
 static void forget_rescues(struct shim_watch *of)
 {
   struct mrb_context *context;
@@ -181,7 +183,8 @@ static void forget_rescues(struct shim_watch *of)
     }
 }
 
-/* Notes where the script has called what has just returned: the instruction before the one at `address`, which it fetches. */
+/* Stores in `place` where the script has made the call that has just returned: the instruction before the one at `address`, which it
+ * fetches now. */
 static void note_place(struct shim_watch *of, const uint8_t *address)
 {
   mrb_state *mrb = of->mrb;
@@ -203,7 +206,7 @@ static void note_place(struct shim_watch *of, const uint8_t *address)
 
 static mrb_value raise_it(mrb_state *mrb, void *exception) { mrb_exc_raise(mrb, *(mrb_value *)exception); }
 
-/* Between two instructions. Returns if the script may go on. */
+/* Applies the interrupt `due` between two instructions of the script. Returns if the script may continue; raises an exception otherwise. */
 static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
 {
   mrb_state *mrb = of->mrb;
@@ -220,7 +223,7 @@ static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
       return;
   }
   set_place(mrb, place);
-  /* The exception gets its backtrace, from the reserve. */
+  /* Gives the exception its backtrace, for which the memory above the scarce limit is used. */
   of->is_raising = 1;
   mrb_protect_error(mrb, raise_it, &exception, &failed);
   of->is_raising = 0;
@@ -251,21 +254,21 @@ static void install(void)
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_sigaction = on_fault;
-  /* Not deferred: the handler is left by a jump. */
+  /* SA_NODEFER, since the handler is left by a jump, which would leave the signal blocked. */
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &former);
 }
 
-/* ---- the stack of the signal's handler ---- */
+/* ---- the stack of the signal handler ---- */
 
-/* Octets. The handler collects garbage, which drops objects of Rust. */
+/* Size of the handler's stack in octets. The handler collects garbage, which drops objects of Rust. */
 enum { HANDLER_STACK = 512 * 1024 };
 
 static pthread_key_t handler_stack;
 static pthread_once_t handler_stack_once = PTHREAD_ONCE_INIT;
 
-/* When a thread ends. */
+/* Frees the handler's stack of a thread that ends. */
 static void free_stack(void *stack)
 {
   stack_t none;
@@ -277,7 +280,7 @@ static void free_stack(void *stack)
 
 static void make_key(void) { pthread_key_create(&handler_stack, free_stack); }
 
-/* Gives this thread a stack for the handler. Returns whether there was memory for it. */
+/* Gives this thread a stack for the signal handler. Returns whether there was memory for it. */
 static int prepare_stack(void)
 {
   stack_t stack;
@@ -312,7 +315,7 @@ struct shim_watch *shim_watch_new(mrb_state *mrb, struct shim_memory *memory)
   return of;
 }
 
-/* After the VM is closed, and the watchdog does not know it any more. */
+/* Frees a watch. Must be called after the VM is closed, and when the watchdog does not use the watch any more. */
 void shim_watch_free(struct shim_watch *of)
 {
   size_t i;
@@ -323,7 +326,7 @@ void shim_watch_free(struct shim_watch *of)
   free(of);
 }
 
-/* From now on memory may end by an interrupt: both exceptions are there. */
+/* Sets the exceptions of both limits. From now on the script is interrupted when memory is scarce. */
 void shim_watch_set_exceptions(struct shim_watch *of, uint64_t time, uint64_t memory)
 {
   of->exceptions[DUE_TIME] = time;
@@ -331,7 +334,7 @@ void shim_watch_set_exceptions(struct shim_watch *of, uint64_t time, uint64_t me
   of->memory->watch = of;
 }
 
-/* The thread enters the VM that nothing runs in. Returns what `shim_watch_leave` restores. */
+/* Notes that the thread enters a VM in which nothing runs. Returns the thread's previous watch, which `shim_watch_leave` restores. */
 struct shim_watch *shim_watch_enter(struct shim_watch *of)
 {
   struct shim_watch *before = watch;
@@ -341,13 +344,13 @@ struct shim_watch *shim_watch_enter(struct shim_watch *of)
   return before;
 }
 
-/* Returns how often the VM was interrupted. */
+/* Notes that the thread leaves the VM. Returns how often the VM was interrupted meanwhile. */
 int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
 {
   atomic_fetch_add(&of->entries, 1);
   if (atomic_load(&of->due) != DUE_NOTHING) {
     give_back(of);
-    /* What `shim_watch_interrupt` has put there, and nobody looked for. */
+    /* Removes the exception that `shim_watch_interrupt` has stored and that the library has not raised. */
     if (of->mrb->exc && raw(mrb_obj_value(of->mrb->exc)) == of->exceptions[DUE_TIME])
       of->mrb->exc = NULL;
   }
@@ -355,10 +358,10 @@ int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
   return of->interrupts;
 }
 
-/* Called by other threads: a number that is odd while the VM runs, and another one for each time. */
+/* Called by other threads: a number that is odd while the VM runs, and different each time that the VM is entered. */
 unsigned long shim_watch_entries(struct shim_watch *of) { return atomic_load(&of->entries); }
 
-/* Called by other threads: the processor time that the VM's thread has used, in nanoseconds; 0 if it is not known. */
+/* Called by other threads: the processor time that the VM's thread has used, in nanoseconds; 0 if it cannot be measured. */
 uint64_t shim_watch_time(struct shim_watch *of)
 {
   struct timespec time;
@@ -368,15 +371,15 @@ uint64_t shim_watch_time(struct shim_watch *of)
 }
 
 /*
- * The watchdog wants `due` at the next instruction of what the VM runs since `entry`. Returns whether it does: if not, it has left. The
- * caller has the lock.
+ * Arranges for the interrupt `due` at the next instruction, if the VM still runs what it ran when `entries` was `entry`. Returns whether it
+ * does. The caller must hold the lock.
  */
 static int is_wanted(struct shim_watch *of, unsigned long entry, enum due due)
 {
   int before = atomic_load(&of->due);
   if (before == DUE_NOTHING)
     atomic_store(&of->due, due);
-  /* Who leaves now sees `due` and waits for the lock. */
+  /* If the VM's thread leaves the VM from now on, it sees `due` and waits for the lock. */
   if (atomic_load(&of->entries) != entry) {
     if (before == DUE_NOTHING)
       atomic_store(&of->due, DUE_NOTHING);
@@ -387,7 +390,7 @@ static int is_wanted(struct shim_watch *of, unsigned long entry, enum due due)
   return 1;
 }
 
-/* Called by the watchdog: interrupts the VM if it still runs what it ran at `entry`. */
+/* Called by the watchdog: interrupts the script if the VM still runs what it ran when `entries` was `entry`. Returns whether it does. */
 int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
 {
   int interrupts, before;
@@ -396,14 +399,14 @@ int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
   interrupts = is_wanted(of, entry, DUE_TIME);
   if (interrupts && before == DUE_PLACE)
     atomic_store(&of->due, DUE_TIME);
-  /* No instruction of the script was fetched since. */
+  /* The script has fetched no instruction since the last interrupt: stores the exception where the library looks after each call in C. */
   if (interrupts && before == DUE_TIME && !of->is_raising && !of->mrb->exc)
     of->mrb->exc = mrb_obj_ptr(cooked(of->exceptions[DUE_TIME]));
   pthread_mutex_unlock(&of->lock);
   return interrupts;
 }
 
-/* Called by the watchdog: wants to know where the VM is that still runs what it ran at `entry`. */
+/* Called by the watchdog: asks for the place of the script, if the VM still runs what it ran when `entries` was `entry`. */
 void shim_watch_ask_place(struct shim_watch *of, unsigned long entry)
 {
   pthread_mutex_lock(&of->lock);
@@ -411,7 +414,8 @@ void shim_watch_ask_place(struct shim_watch *of, unsigned long entry)
   pthread_mutex_unlock(&of->lock);
 }
 
-/* Called by the watchdog: takes the place, as text that ends with NUL. Returns whether there was one. */
+/* Called by the watchdog: copies the place of the script to `place`, as a text that ends with NUL, and clears it. Returns whether a place was
+ * known. */
 int shim_watch_take_place(struct shim_watch *of, char *place, size_t size)
 {
   int known;
@@ -460,7 +464,7 @@ static void move_code(mrb_state *mrb, mrb_irep *irep, struct code *code)
     move_code(mrb, (mrb_irep *)irep->reps[i], code);
 }
 
-/* Makes room in the list. Returns whether there was memory for it. */
+/* Makes room in the list `pages` for one more entry. Returns whether there was memory for it. */
 static int reserve_pages(struct shim_watch *of)
 {
   struct pages *pages;
@@ -472,7 +476,7 @@ static int reserve_pages(struct shim_watch *of)
   return pages != NULL;
 }
 
-/* From now on the code can be interrupted. */
+/* Adds the pages of a script's code to the list, so that the code can be interrupted. */
 static void add_pages(struct shim_watch *of, const struct code *code, mrb_irep *evaluated)
 {
   pthread_mutex_lock(&of->lock);
@@ -490,7 +494,7 @@ static size_t pages_for(const mrb_irep *irep)
   return (size_of_all(irep) + page - 1) / page * page;
 }
 
-/* Returns whether there was memory for it. */
+/* Moves bytecode to pages of its own. Returns whether there was memory for them. */
 static int isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep, mrb_irep *evaluated)
 {
   struct code code = { NULL, pages_for(irep), 0 };
@@ -512,10 +516,12 @@ void limits_isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
 /* ---- code from strings ---- */
 
 /*
- * Code that scripts evaluate is compiled by the library: it is moved when it is about to run. Its pages are kept as long as anything
- * refers to the code or to a part of it, such as a block: the watch has one reference of each part, and sees if there are others.
+ * Code that scripts evaluate from strings is compiled by the library, and moved to pages of its own when it is about to run. The pages are
+ * kept as long as anything refers to the code or to a part of it, such as a block: the watch has one reference to each part, and checks the
+ * reference counts for others.
  */
 
+/* Adds a reference to the code and to each of its parts. */
 static void refer(mrb_state *mrb, mrb_irep *irep)
 {
   int i;
@@ -524,7 +530,7 @@ static void refer(mrb_state *mrb, mrb_irep *irep)
     refer(mrb, (mrb_irep *)irep->reps[i]);
 }
 
-/* The last one frees the code, and its parts then, too. */
+/* Removes a reference to the code and to each of its parts. Removing the last reference frees them. */
 static void forget(mrb_state *mrb, mrb_irep *irep)
 {
   int i;
@@ -533,7 +539,7 @@ static void forget(mrb_state *mrb, mrb_irep *irep)
   mrb_irep_decref(mrb, irep);
 }
 
-/* Whether nobody but the watch, and `owners` for what the code is part of, refers to it. */
+/* Whether only the watch refers to the code and its parts, besides `owners` references by the code that contains this code. */
 static int is_unused(const mrb_irep *irep, int owners)
 {
   int i;
@@ -545,7 +551,7 @@ static int is_unused(const mrb_irep *irep, int owners)
   return 1;
 }
 
-/* Gives back the pages of code that nobody uses any more. */
+/* Unmaps the pages of evaluated code to which only the watch refers. */
 static void sweep(mrb_state *mrb, struct shim_watch *of)
 {
   size_t i = 0;
@@ -566,7 +572,7 @@ static void sweep(mrb_state *mrb, struct shim_watch *of)
   of->sweep_at = 2 * of->evaluated + 16;
 }
 
-/* Moves evaluated code. Returns whether there was memory for it. */
+/* Moves code from a string to pages of its own. Returns whether there was memory for them. */
 static int isolate_evaluated(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
 {
   size_t size = pages_for(irep);
@@ -598,8 +604,10 @@ static mrb_value begin(mrb_state *mrb, void *data)
 }
 
 /*
- * `eval` and its likes. If the interpreter calls them, they make their frame that of the code, push one that it drops, and return: then
- * it runs the code. If a function of C calls them, they run the code themselves; so they are made to believe that it was the interpreter.
+ * Replaces `eval` and the like, so that their code is moved before it runs. If the interpreter calls such a method, the method turns its own
+ * frame into that of the code, pushes a frame that the interpreter drops, and returns: then the interpreter runs the code. If a function of C
+ * calls it, the method would run the code itself before it could be moved; so this function lets the method believe that the interpreter
+ * has called it.
  */
 static mrb_value evaluate_text(mrb_state *mrb, mrb_value self)
 {

@@ -1,4 +1,4 @@
-/* What a script may use: memory and time. */
+/* The limits of memory and time of scripts. */
 #ifndef H2O_MRUBY_LIMITS_H
 #define H2O_MRUBY_LIMITS_H
 
@@ -9,7 +9,7 @@
 #define MRB_NO_PRESYM
 #include <mruby/version.h>
 #if MRUBY_RELEASE_MAJOR >= 4
-/* Its header of symbol numbers includes a generated one that packages lack: names are looked up instead. */
+/* mruby 4's header of symbol numbers includes a generated header that packages lack: symbols are looked up by their names instead. */
 #define MRUBY_PRESYM_H
 #define MRB_SYM(name) mrb_intern_lit(mrb, #name)
 #endif
@@ -18,24 +18,25 @@
 
 struct shim_watch;
 
-/* Exported by the library since 3.1, declared by its headers only later. */
+/* The library exports this function since version 3.1, but its headers declare it only later. */
 extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
 
-/* The fields of `Memory` in ffi.rs. */
+/* The memory that a VM uses. The fields must be those of `Memory` in ffi.rs. */
 struct shim_memory {
-  size_t used;  /* octets allocated, as malloc rounds them */
-  size_t limit; /* no allocation beyond */
-  size_t most;  /* largest `used` */
-  struct shim_watch *watch; /* interrupts scripts before that; NULL as long as the VM is prepared */
+  size_t used;  /* octets allocated now, as malloc rounds them */
+  size_t limit; /* octets beyond which only small allocations are granted */
+  size_t most;  /* largest value that `used` has had */
+  struct shim_watch *watch; /* used to interrupt the script before the limit; NULL until the VM is prepared */
 };
 
-/* The allocator of a VM. */
+/* The allocator of a VM; `memory` is its `struct shim_memory`. */
 void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *memory);
 
-/* Moves the bytecode of a script to where it can be interrupted. Without memory for that it stays where it is. */
+/* Moves the bytecode of a script to pages of its own, where it can be interrupted. If there is no memory for the pages, the bytecode stays
+ * where it is. */
 void limits_isolate(mrb_state *mrb, struct shim_watch *watch, mrb_irep *irep);
 
-/* From now on code that scripts evaluate from strings can be interrupted. */
+/* Replaces `eval` and the like in a VM, so that code that scripts evaluate from strings can be interrupted. */
 void limits_prepare(mrb_state *mrb);
 
 static inline uint64_t raw(mrb_value value)

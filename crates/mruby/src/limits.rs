@@ -1,23 +1,24 @@
-//! What a script that reaches a limit gets.
+//! The exceptions that a script gets when it reaches a limit of memory or time.
 
 #![expect(unsafe_code, reason = "the shim raises the exceptions")]
 
 use crate::ffi;
 use crate::{Value, Vm};
 
-/// A limit of scripts.
+/// A limit that a script can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Memory.
+    /// The limit of memory (`mruby.memory-limit`).
     Memory,
-    /// Depth of calls.
+    /// The depth of nested calls.
     Stack,
-    /// Time without waiting.
+    /// The time that a script may run without waiting (`mruby.time-limit`).
     Time,
 }
 
 impl Vm {
-    /// Makes the exceptions that interrupt the next script. One that was raised keeps its backtrace, so new ones are made then.
+    /// Makes the exceptions that interrupt the next script. An exception that was raised keeps its backtrace, so new ones
+    /// are made after that.
     pub(crate) fn prepare_interrupts(&self) -> Result<(), Value> {
         let time = self.time_limit.as_millis();
         let time = format!(
@@ -26,7 +27,7 @@ impl Vm {
         let time = self.root(self.exception("H2O::TimeLimitError", &time))?;
         let memory = "the script was stopped: there is no more memory (`mruby.memory-limit`)";
         let memory = self.root(self.exception("NoMemoryError", memory))?;
-        // SAFETY: they stay as long as the shim knows them.
+        // SAFETY: the exceptions are rooted as long as the shim may raise them.
         unsafe {
             ffi::shim_watch_set_exceptions(self.watched.watch, time.value().0, memory.value().0);
         }
@@ -34,8 +35,8 @@ impl Vm {
         Ok(())
     }
 
-    /// The text of an exception for the log: `MESSAGE (CLASS)`, or the class if there is no message. For exceptions
-    /// raised by a limit, the place in the script is added.
+    /// The text of an exception for the log: `MESSAGE (CLASS)`, or only the class if there is no message. If a limit raised
+    /// the exception, the place in the script is added.
     #[must_use]
     pub fn describe(&self, exception: Value) -> String {
         let class = self.class_name(exception);
@@ -58,7 +59,7 @@ impl Vm {
         shown
     }
 
-    /// The limit that a script has reached, if that raised the exception.
+    /// The limit that a script has reached, if the exception is one that a limit raises.
     #[must_use]
     pub fn limit_of(&self, exception: Value) -> Option<Limit> {
         match &*self.class_name(exception) {
@@ -69,7 +70,7 @@ impl Vm {
         }
     }
 
-    /// `FILE:LINE` of the script where the exception was raised.
+    /// The place in the script where the exception was raised, as `FILE:LINE`.
     fn place_of(&self, exception: Value) -> Option<String> {
         let lines = self.call(exception, "backtrace", &[]).ok()?;
         let first = self.elements(lines)?.first().copied()?;

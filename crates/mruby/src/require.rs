@@ -1,5 +1,5 @@
-//! `require` and `load`: where files are, and their code. Their methods are in `prelude/require.rb`, so that a file's top level can
-//! wait.
+//! Ruby's `require` and `load`: finding files, and compiling them. The methods themselves are in `prelude/require.rb`, so
+//! that the top level of a file can wait.
 
 use std::cell::RefCell;
 use std::env;
@@ -14,10 +14,10 @@ use rustc_hash::FxHashMap;
 use crate::function::text_argument;
 use crate::{Call, Leave, Rooted, Value, Vm};
 
-/// The folder of shipped scripts, below `$H2O_ROOT`.
+/// The folder of the scripts that come with the program, relative to `$H2O_ROOT`.
 const FOLDER: &str = "share/h2o/mruby";
 
-/// Scripts that the program has in itself. A file of the same name in the folder of shipped scripts comes first.
+/// Scripts that are built into the program. A file of the same name in the folder of shipped scripts is preferred.
 const SHIPPED: &[(&str, &str)] = &[
     (
         "dos_detector.rb",
@@ -41,14 +41,14 @@ const SHIPPED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files that H2O loads before any script. To `require` them has no effect, since what they define exists already.
+/// Files that H2O loads before any script. To `require` one of them has no effect, since what it defines exists already.
 const LOADED: [&str; 3] = ["bootstrap.rb", "acl.rb", "preloads.rb"];
 
-/// The code of a file, and the text that it was made of.
+/// The text of a file, and the code that was compiled from it.
 type Code = (Vec<u8>, Rooted);
 
-/// Code of files by path: a file that is loaded again and again, and has not changed, is compiled once. Its code stays mapped until
-/// the VM is closed.
+/// The compiled code of files by path: a file that is loaded repeatedly and has not changed is compiled only once. The code
+/// stays in memory until the VM is closed.
 #[derive(Default)]
 struct Compiled(RefCell<FxHashMap<PathBuf, Code>>);
 
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
     env::var_os("H2O_ROOT").map_or_else(|| "/usr/local".into(), PathBuf::from)
 }
 
-/// The name of a path in the folder of shipped scripts.
+/// The name of a script in the folder of shipped scripts; `None` if `path` is elsewhere.
 fn shipped_name(path: &Path) -> Option<&str> {
     path.strip_prefix(root().join(FOLDER)).ok()?.to_str()
 }
@@ -68,7 +68,7 @@ fn shipped_text(name: &str) -> Option<&'static str> {
         .map(|script| script.1)
 }
 
-/// The path by which a file is known once it is loaded, if there is such a file.
+/// The path under which a file is noted as loaded; `None` if there is no such file.
 fn existing(path: &Path) -> Option<PathBuf> {
     if path.is_file() {
         return fs::canonicalize(path).ok();
@@ -93,7 +93,7 @@ fn load_path(vm: &Vm) -> Result<Vec<PathBuf>, Leave> {
     folders.map(|folder| path_of(vm, folder)).collect()
 }
 
-/// `__find(name)`: the real path of the file that `require` means.
+/// `H2O.__find(name)` in Ruby: the real path of the file that `require name` means.
 fn find(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [name] = call.arguments.exactly()?;
     let name = path_of(vm, name)?;
@@ -117,7 +117,7 @@ fn find(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(vm.string(found.into_os_string().into_vec())?)
 }
 
-/// `__read(path)`: the code of a file.
+/// `H2O.__read(path)` in Ruby: the compiled code of a file.
 fn read(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [path] = call.arguments.exactly()?;
     let path = path_of(vm, path)?;
@@ -148,7 +148,7 @@ fn read(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(code)
 }
 
-/// An Array of Strings.
+/// An Array of the paths as Strings.
 fn strings(vm: &Vm, paths: impl IntoIterator<Item = PathBuf>) -> Result<Value, Value> {
     let array = vm.array(&[])?;
     for path in paths {

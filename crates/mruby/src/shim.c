@@ -1,8 +1,8 @@
 /*
- * Between Rust and libmruby. Everything that a macro, a struct or a flag of mruby decides is in this file and in limits.c.
+ * The shim between Rust and libmruby. Everything that depends on a macro, a struct or a flag of mruby is in this file and in limits.c.
  *
- * No exception skips a frame of Rust: what Rust calls and what may raise runs in mrb_protect_error (`shim_run`). What Ruby calls is
- * `stub`, which raises only after the function of Rust has returned.
+ * No exception skips a frame of Rust: each operation that Rust calls and that may raise runs in mrb_protect_error (`shim_run`). Ruby calls
+ * functions of Rust through `stub`, which raises only after the function of Rust has returned.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
 /* ---- the VM ---- */
 
 #if MRUBY_RELEASE_MAJOR >= 4
-/* The library calls one function for all VMs: what may allocate says before for which VM. */
+/* The library calls one allocator for all VMs: each function that may allocate stores here before for which VM. */
 static _Thread_local struct shim_memory *memory_in_use;
 
 void *mrb_basic_alloc_func(void *old, size_t size)
@@ -83,7 +83,7 @@ const char *shim_version(void)
 uint64_t shim_nil(void) { return raw(mrb_nil_value()); }
 uint64_t shim_bool(int value) { return raw(mrb_bool_value(value != 0)); }
 
-/* The numbers that `Kind` of value.rs has. */
+/* The number of a value's kind, as `Value::kind` in value.rs expects it. */
 int shim_kind(uint64_t bits)
 {
   mrb_value value = cooked(bits);
@@ -151,8 +151,8 @@ static int add_text_entry(mrb_state *mrb, mrb_value key, mrb_value value, void *
   return 0;
 }
 
-/* Writes key and value of each entry of a Hash to `values`, if there are at most `most`, and all are Strings. Returns the number of
- * entries; otherwise SIZE_MAX, as for a Hash that makes its entries when they are asked for. */
+/* Writes the key and the value of each entry of a Hash to `values`, if there are at most `most` entries and all keys and values are Strings.
+ * Returns the number of entries; SIZE_MAX if the Hash has other entries, or is of a subclass, which may make its entries when they are read. */
 size_t shim_text_entries(mrb_state *mrb, uint64_t hash, uint64_t *values, size_t most)
 {
   struct text_entries entries = { values, 0, most, 0 };
@@ -203,7 +203,7 @@ static void drop_object(mrb_state *mrb, void *object)
 
 static const struct mrb_data_type object_type = { "Object of Rust", drop_object };
 
-/* NULL if the value is no object of Rust, or has none yet. */
+/* The object of Rust that the value owns; NULL if it owns none. */
 void *shim_object(uint64_t bits)
 {
   mrb_value value = cooked(bits);
@@ -227,7 +227,8 @@ struct shim_call {
   uint64_t result;
 };
 
-/* 0: `result` is the value; 1: it is the exception to raise; 2: the fiber waits, with it as value. */
+/* Calls a function of Rust. Returns 0 if `call->result` is the value of the method, 1 if it is the exception to raise, and 2 if the fiber is to
+ * wait. */
 extern int h2o_mruby_call(mrb_state *mrb, int64_t function, struct shim_call *call);
 
 enum { FEW = 8 };
@@ -241,11 +242,11 @@ static mrb_value stub(mrb_state *mrb, mrb_value self)
   mrb_value few[FEW], result;
   int64_t function = mrb_integer(mrb_proc_cfunc_env_get(mrb, 0));
   int status;
-  /* Only keywords, which become a Hash, and a block need the way that is slower. */
+  /* Only calls with keywords, which become a Hash, or with a block need this slower function. */
   if (mrb->c->ci->nk > 0 || mrb_block_given_p(mrb))
     mrb_get_args(mrb, "*!&", &arguments, &count, &block);
   if (count > FEW) {
-    /* The stack moves when it grows; an Array does not. */
+    /* The arguments are copied, since the stack moves when it grows. */
     mrb_value many = mrb_ary_new_from_values(mrb, count, arguments);
     arguments = RARRAY_PTR(many);
   } else {
@@ -266,8 +267,8 @@ static mrb_value stub(mrb_state *mrb, mrb_value self)
   }
 }
 
-/* The fiber that runs, if it is one of ours: those of scripts cannot wait. `can_wait`: whether no function of C is between it and
- * what runs; a wait cannot cross one. */
+/* The running fiber if it is a strand, that is, of `class`; nil otherwise, since the fibers of scripts cannot wait. `can_wait` is set to whether
+ * the strand can wait here: no function of C may be between its first frame and the current one. */
 uint64_t shim_current_strand(mrb_state *mrb, uint64_t class, int *can_wait)
 {
   struct RFiber *fiber = mrb->c->fib;
@@ -282,7 +283,7 @@ uint64_t shim_current_strand(mrb_state *mrb, uint64_t class, int *can_wait)
   return raw(mrb_obj_value(fiber));
 }
 
-/* Resumed inside a method: on the root frame, a fiber that yields leaves that frame without its class. */
+/* Resumes a fiber. This is a method, since on the root frame a fiber that yields would leave that frame without its class. */
 static mrb_value resume(mrb_state *mrb, mrb_value self)
 {
   const mrb_value *arguments = mrb_get_argv(mrb);
@@ -290,7 +291,7 @@ static mrb_value resume(mrb_state *mrb, mrb_value self)
   return mrb_fiber_resume(mrb, arguments[0], mrb_get_argc(mrb) - 1, arguments + 1);
 }
 
-/* Runs compiled code as the main program would, with `main` as self. */
+/* Runs compiled code like a main program, with `main` as self. */
 static mrb_value execute(mrb_state *mrb, mrb_value self)
 {
   mrb_value code;
@@ -320,7 +321,7 @@ struct shim_fault {
 
 /* ---- what may raise ---- */
 
-/* The numbers of `Op` in ffi.rs. */
+/* The operations of `shim_run`. They must have the same order as `Op` in ffi.rs. */
 enum op {
   OP_STRING_,
   OP_ARRAY_,
@@ -445,7 +446,7 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_HASH_SET_: mrb_hash_set(mrb, a, b, c); return a;
   case OP_HASH_GET_: return mrb_hash_get(mrb, a, b);
   case OP_HASH_KEYS_:
-    /* Subclasses may make their entries when they are asked for. */
+    /* A subclass of Hash may make its entries when they are read, so its method is called. */
     return mrb_hash_ptr(a)->c == mrb->hash_class ? mrb_hash_keys(mrb, a) : mrb_funcall(mrb, a, "keys", 0);
   case OP_LAZY_HASH_: {
     mrb_value hash = mrb_hash_new(mrb);

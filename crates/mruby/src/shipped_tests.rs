@@ -1,10 +1,10 @@
-//! `require`, and the scripts that come with the program.
+//! Tests of `require`, and of the scripts that come with the program.
 
 use std::fs;
 
 use crate::tests::{evaluate, resume_all, vm};
 
-/// Evaluates the lines in turn in one VM.
+/// Evaluates the scripts one after another in one VM, and compares the results.
 fn check(cases: &[(&str, &str)]) {
     let vm = vm();
     for (script, want) in cases {
@@ -180,7 +180,7 @@ fn clients_with_too_many_requests_are_detected() {
             "$s.detect?($c, 122, {})",
             "[true, {:count=>1, :banned_until=>122}]",
         ),
-        // The ban is over, and three periods have taken the count.
+        // The ban has ended, and the count has decreased during three periods.
         (
             "$s.detect?($c, 143, {})",
             "[false, {:count=>1, :banned_until=>122}]",
@@ -227,7 +227,7 @@ fn clients_with_too_many_requests_are_detected() {
 
 #[test]
 fn passwords_are_checked_against_the_hashes_of_htpasswd() {
-    // The hashes are those of `openssl passwd -apr1`.
+    // The hashes were made by `openssl passwd -apr1`.
     check(&[
         (
             "require 'htpasswd.rb'; Htpasswd.crypt_md5('secret', 'abcdefgh')",
@@ -287,7 +287,7 @@ fn digests_are_those_of_their_standards() {
             "Digest::MD5.file(__FILE__)",
             "raised No such file or directory - open test.rb (Errno::ENOENT)",
         ),
-        // RFC 2202 and RFC 4231, test case 2.
+        // The examples of RFC 2202 and RFC 4231, test case 2.
         (
             "Digest::HMAC.hexdigest('what do ya want for nothing?', 'Jefe', Digest::MD5)",
             r#""750c783e6ab0b503eaa86e310a5db738""#,

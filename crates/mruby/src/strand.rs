@@ -1,7 +1,7 @@
-//! Strands: the fibers in which scripts run and may wait.
+//! Strands: the fibers in which scripts run, and in which they may wait.
 //!
-//! A strand is a loop in Ruby that runs one job after the other (`prelude/core.rb`). It catches every exception itself: one that
-//! left a fiber which C has resumed would corrupt the stack of mruby 3.1.
+//! A strand is a loop in Ruby that runs one job after another (`prelude/core.rb`). It catches every exception itself, since
+//! an exception that leaves a fiber which C has resumed would corrupt the stack of mruby 3.1.
 
 use std::rc::Rc;
 
@@ -10,23 +10,24 @@ use crate::function::Leave;
 use crate::vm::Rooted;
 use crate::{Value, Vm};
 
-/// Most idle strands that are kept.
+/// Maximum number of idle strands that are kept.
 const KEPT: usize = 256;
 
-/// Most strands that are resumed by functions which a strand calls, one inside the other: each takes part of the thread's stack.
+/// Maximum depth of strands that are resumed by functions that another strand calls: each level takes part of the thread's
+/// stack.
 const DEEPEST: u32 = 32;
 
-/// What happens with the result of a job. Called inside the strand: what it raises is rescued there, and then it is called once
-/// more, with that exception.
+/// Receives the result of a job.
 pub trait Finish {
-    /// The job has ended with a value, or with an exception.
+    /// Receives the value of the job, or the exception that ended it. Called within the strand of the job. If this method
+    /// raises, the exception is caught and passed to a second call.
     ///
     /// # Errors
-    /// The exception to pass to a second call, as if the job had raised it.
+    /// Returns the exception to pass to a second call, as if the job had raised it.
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave>;
 }
 
-/// What happens with the result of a task: nothing, unless it fails.
+/// Receives the result of a `task`, which nothing waits for; an exception is reported.
 struct Task;
 
 impl Finish for Task {
@@ -38,9 +39,9 @@ impl Finish for Task {
     }
 }
 
-/// A strand that waits.
+/// A strand that waits. It is used to resume the strand.
 pub struct Ticket {
-    /// `None` once it is used.
+    /// `None` once the strand was resumed.
     strand: Option<Rooted>,
 }
 
@@ -55,7 +56,7 @@ impl Drop for Ticket {
 /// The state of a strand (a fiber that runs a script) while it runs or waits.
 #[derive(Clone)]
 pub(crate) struct Info {
-    /// `None` once it has its result.
+    /// The receiver of the job's result; `None` once it has received it.
     pub(crate) job: Option<Rc<dyn Finish>>,
     /// A value that the caller of [`Vm::spawn`] attaches to the strand, such as the number of the handler whose script
     /// it runs.
@@ -63,10 +64,10 @@ pub(crate) struct Info {
 }
 
 impl Vm {
-    /// Runs `callable.call(argument)` in a strand, at once, until it waits or ends. `finish` gets the result. `context` is what
-    /// [`Vm::context`] returns meanwhile.
+    /// Runs `callable.call(argument)` in a strand at once, until it waits or ends. `finish` receives the result. While the
+    /// strand runs, [`Vm::context`] returns `context`.
     ///
-    /// A function that Ruby calls may do this, too: its caller goes on afterwards.
+    /// A function that Ruby calls may call this method, too; its caller continues afterwards.
     pub fn spawn(&self, callable: Value, argument: Value, context: u64, finish: Rc<dyn Finish>) {
         let arena = self.enter();
         let strand = match self.idle_strand() {
@@ -85,9 +86,10 @@ impl Vm {
         drop(arena);
     }
 
-    /// Resumes a strand that waits: the method in which it waits returns `value`. In the prelude, exceptions are raised there.
+    /// Resumes a strand that waits: the method in which it waits returns `value`. If the value is an exception, the methods
+    /// of the prelude raise it.
     ///
-    /// A function that Ruby calls may do this, too: its caller goes on afterwards.
+    /// A function that Ruby calls may call this method, too; its caller continues afterwards.
     pub fn resume(&self, mut ticket: Ticket, value: impl FnOnce(&Self) -> Value) {
         let Some(rooted) = ticket.strand.take() else {
             return;
@@ -100,11 +102,12 @@ impl Vm {
         self.go_on(strand, &[value]);
     }
 
-    /// The running strand waits until the ticket is used; the caller returns [`Leave::Wait`]. A ticket that is dropped lets the
-    /// collector take the strand.
+    /// Makes the running strand wait until the ticket is used; the caller must return [`Leave::Wait`]. If the ticket is
+    /// dropped, the strand is never resumed, and the garbage collector takes it.
     ///
     /// # Errors
-    /// `FiberError` where a wait is impossible: outside of strands, and in fibers that the script has made.
+    /// Raises `FiberError` if a wait is impossible: outside of strands, in fibers that the script has made, and below
+    /// functions of C.
     pub fn suspend(&self) -> Result<Ticket, Leave> {
         let (strand, can_wait) = self.current_fiber();
         if !can_wait {
@@ -122,14 +125,15 @@ impl Vm {
         Ok(ticket)
     }
 
-    /// What was passed to [`Vm::spawn`] for the running strand; that of its creator for a task.
+    /// The context that was passed to [`Vm::spawn`] for the running strand; a task has the context of the strand that made
+    /// it.
     pub fn context(&self) -> Option<u64> {
         let strand = self.current_strand()?;
         let strands = self.strands.borrow();
         strands.get(&strand.0).map(|info| info.context)
     }
 
-    /// A strand that has no job.
+    /// A strand without a job: an idle one, or a new one.
     fn idle_strand(&self) -> Result<Value, Value> {
         let kept = self.idle.borrow_mut().pop();
         if let Some(strand) = kept {
@@ -159,7 +163,7 @@ impl Vm {
         if result.is_ok() && self.paused.get() == strand.0 {
             return;
         }
-        // Either the VM could not go on, or the script has called `Fiber.yield` itself.
+        // Either the VM could not continue, or the script itself has called `Fiber.yield` in the strand.
         let exception = match result {
             Err(exception) => exception,
             Ok(_) => self.exception(
@@ -170,7 +174,7 @@ impl Vm {
         self.lose(strand, exception);
     }
 
-    /// The strand will not go on.
+    /// Ends a strand that will not continue; the receiver of its job gets `exception`.
     fn lose(&self, strand: Value, exception: Value) {
         let lost = self.strands.borrow_mut().remove(&strand.0);
         if let Some(finish) = lost.and_then(|info| info.job) {
@@ -178,13 +182,13 @@ impl Vm {
         }
     }
 
-    /// The running strand, unless a fiber of the script runs.
+    /// The running strand; `None` if a fiber that the script has made runs.
     fn current_strand(&self) -> Option<Value> {
         let (strand, _) = self.current_fiber();
         (!strand.is_nil()).then_some(strand)
     }
 
-    /// The functions that the loop of a strand calls.
+    /// Defines the functions that the loop of a strand calls.
     pub(crate) fn define_strands(&self, module: Value) -> Result<(), Value> {
         self.define_singleton(module, "__finish", |vm, call| {
             let [value] = call.arguments.exactly()?;
@@ -194,7 +198,7 @@ impl Vm {
             let [exception] = call.arguments.exactly()?;
             vm.end_job(Err(exception))
         })?;
-        // The strand has no job: it waits for one.
+        // Called by a strand without a job: it waits for the next one.
         self.define_singleton(module, "__idle", |vm, _| {
             let strand = vm
                 .current_strand()
@@ -208,13 +212,13 @@ impl Vm {
             }
             Err(Leave::Wait)
         })?;
-        // What tells scripts apart, or nil.
+        // The number that tells scripts apart (the strand's context), or nil.
         self.define_singleton(module, "__context", |vm, _| match vm.context() {
             Some(context) => Ok(vm.integer(context.cast_signed())?),
             None => Ok(Value::nil()),
         })?;
         let kernel = self.constant(None, "Kernel")?;
-        // Runs the block in a strand of its own, until it waits or ends.
+        // Runs the block in a strand of its own at once, until it waits or ends.
         self.define(kernel, "task", |vm, call| {
             call.arguments.exactly::<0>()?;
             if call.block.is_nil() {

@@ -1,4 +1,4 @@
-//! The traps of mruby's C interface, and values across the border.
+//! Tests of the pitfalls of mruby's C interface, and of the conversion of values between Rust and Ruby.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::border::faults;
 use crate::{Finish, Leave, Options, Ticket, Value, Vm};
 
-/// Remembers the results of jobs as text.
+/// Stores the results of jobs as text.
 #[derive(Default)]
 pub(crate) struct Results(pub(crate) RefCell<Vec<String>>);
 
@@ -24,11 +24,11 @@ impl Finish for Results {
     }
 }
 
-/// Strands that wait for the test.
+/// The tickets of strands that wait until the test resumes them.
 #[derive(Default)]
 struct Waiting(RefCell<Vec<Ticket>>);
 
-/// A VM in which `pause` waits until the test resumes it.
+/// A VM with a method `pause`, which waits until the test resumes it.
 fn vm_with(options: Options) -> Rc<Vm> {
     let vm = Vm::open(options).unwrap();
     vm.scope(|| {
@@ -49,12 +49,12 @@ pub(crate) fn vm() -> Rc<Vm> {
     vm_with(Options::default())
 }
 
-/// Runs a text and returns what it evaluates to, as `inspect` shows it, or what it raises. Empty if it waits.
+/// Runs a script. Returns its value as `inspect` shows it, or the exception that it raised; an empty text if it waits.
 pub(crate) fn evaluate(vm: &Vm, text: &str) -> String {
     evaluate_as(vm, 7, text)
 }
 
-/// Like [`evaluate`], for a script that runs in a strand with this context.
+/// Like [`evaluate`], for a script whose strand has this context.
 pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
     let results = Rc::new(Results::default());
     vm.scope(|| match vm.compile(text, "test.rb", 1) {
@@ -67,7 +67,7 @@ pub(crate) fn evaluate_as(vm: &Vm, context: u64, text: &str) -> String {
     as_in_3_1(&results.0.borrow_mut().pop().unwrap_or_default())
 }
 
-/// Texts that newer libraries word in another way, as mruby 3.1 has them.
+/// Converts results that newer versions of mruby format differently to the format of mruby 3.1.
 fn as_in_3_1(text: &str) -> String {
     let text = if text.starts_with(['[', '{']) {
         let symbols = fancy_regex::Regex::new(r"([{ ])(\w+): ").unwrap();
@@ -80,7 +80,7 @@ fn as_in_3_1(text: &str) -> String {
         .replace(" for Object (NoMethodError)", " (NoMethodError)")
 }
 
-/// Resumes what waits until nothing does, with nil. How many waits there were.
+/// Resumes waiting strands with nil until none waits. Returns how many waits there were.
 pub(crate) fn resume_all(vm: &Vm) -> usize {
     let mut count = 0;
     loop {
@@ -128,7 +128,8 @@ fn a_strand_that_waits_goes_on_with_the_value_and_leaves_the_root_frame_whole() 
         });
         let ticket = vm.local::<Waiting>().0.borrow_mut().pop().unwrap();
         vm.resume(ticket, |vm| vm.integer(round).unwrap());
-        // Methods can be defined and Procs return afterwards: the trap of fibers resumed on the root frame.
+        // Afterwards methods can be defined and Procs can return: a fiber that is resumed on the root frame would break
+        // both.
         assert_eq!(
             evaluate(&vm, "def after; [3].map { |x| x + 1 }; end; after"),
             "[4]"
@@ -203,7 +204,7 @@ fn a_panic_in_any_function_costs_its_call() {
         });
         let number = i64::try_from(number).unwrap();
         faults::set(number);
-        // The functions that strands call panic where a strand calls them, all others in the script.
+        // The functions of strands panic when a strand calls them, the others in the script.
         let got = evaluate(
             &vm,
             "$ran = 0; begin; probe; rescue => e; $ran = 1; e.message; end",
@@ -379,7 +380,7 @@ fn values_keep_their_kind_across_the_border() {
             vm.elements(vm.hash_get(hash, key).unwrap()).unwrap(),
             [Value::nil(), Value::boolean(true)]
         );
-        // The wrong kind is an exception, not undefined behaviour.
+        // A value of the wrong kind leads to an exception, not to undefined behaviour.
         assert!(
             vm.hash_get(key, key).is_err()
                 && vm.push(hash, key).is_err()

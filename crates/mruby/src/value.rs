@@ -1,12 +1,12 @@
-//! Values of Ruby as Rust sees them.
+//! Values of Ruby, as Rust handles them.
 
 use crate::ffi;
 
-/// A value of Ruby: 64 bits, without a lifetime. See the crate on how long it is valid.
+/// A value of Ruby: 64 bits, without a lifetime. The documentation of the crate says how long it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value(pub(crate) u64);
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `nil`.
@@ -21,7 +21,7 @@ pub enum Kind {
     Float,
     /// A Symbol.
     Symbol,
-    /// A String: octets.
+    /// A String, which consists of octets.
     String,
     /// An Array.
     Array,
@@ -31,7 +31,7 @@ pub enum Kind {
     Proc,
     /// An exception.
     Exception,
-    /// An object of a class that keeps data of C or Rust.
+    /// An object of a class whose objects own data of C or Rust.
     Data,
     /// A class or module.
     Class,
@@ -41,24 +41,24 @@ pub enum Kind {
 
 #[expect(unsafe_code, reason = "the shim looks at the bits")]
 impl Value {
-    /// `nil`.
+    /// The value `nil`.
     #[must_use]
     pub fn nil() -> Self {
-        // SAFETY: a constant of the library.
+        // SAFETY: the function returns a constant of the library.
         Self(unsafe { ffi::shim_nil() })
     }
 
-    /// `true` or `false`.
+    /// The value `true` or `false`.
     #[must_use]
     pub fn boolean(value: bool) -> Self {
-        // SAFETY: constants of the library.
+        // SAFETY: the function returns a constant of the library.
         Self(unsafe { ffi::shim_bool(value.into()) })
     }
 
-    /// What it is.
+    /// The kind of the value.
     #[must_use]
     pub fn kind(self) -> Kind {
-        // SAFETY: the value is valid, as the crate demands.
+        // SAFETY: the value is valid, as the documentation of the crate demands.
         match unsafe { ffi::shim_kind(self.0) } {
             0 => Kind::Nil,
             1 => Kind::False,
@@ -77,32 +77,32 @@ impl Value {
         }
     }
 
-    /// Whether it is `nil`.
+    /// Whether the value is `nil`.
     #[must_use]
     pub fn is_nil(self) -> bool {
         self == Self::nil()
     }
 
-    /// Whether a condition holds with it: neither `nil` nor `false`.
+    /// Whether the value counts as true in a condition: it is neither `nil` nor `false`.
     #[must_use]
     pub fn is_true(self) -> bool {
         !matches!(self.kind(), Kind::Nil | Kind::False)
     }
 
-    /// The number, if it is an Integer.
+    /// The number, if the value is an Integer.
     #[must_use]
     pub fn as_integer(self) -> Option<i64> {
-        // SAFETY: it is an Integer.
+        // SAFETY: the value is an Integer.
         (self.kind() == Kind::Integer).then(|| unsafe { ffi::shim_integer(self.0) })
     }
 
-    /// The number, if it is an Integer or Float.
+    /// The number, if the value is an Integer or a Float.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "Integer#to_f does the same")]
     pub fn as_float(self) -> Option<f64> {
         match self.kind() {
             Kind::Integer => self.as_integer().map(|number| number as f64),
-            // SAFETY: it is a Float.
+            // SAFETY: the value is a Float.
             Kind::Float => Some(unsafe { ffi::shim_float(self.0) }),
             _ => None,
         }

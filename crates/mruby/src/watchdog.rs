@@ -1,4 +1,4 @@
-//! Interrupts scripts that do not end: one thread for all VMs of the process.
+//! The watchdog, which interrupts scripts that do not end: one thread for all VMs of the process.
 
 #![expect(unsafe_code, reason = "the shim interrupts")]
 
@@ -11,37 +11,37 @@ use std::time::Duration;
 
 use crate::ffi::{self, Memory, State, Watch};
 
-/// How often a script is interrupted before the log says that it does not heed it.
+/// How often a script is interrupted before the log says that it cannot be interrupted.
 const TRIES: u32 = 3;
 
-/// How long a call may hold a worker without using the processor before the log names its place.
+/// How long a call may block a worker without using the processor before the log names its place in the script.
 const BLOCKING: Duration = Duration::from_millis(100);
 
-/// How often the watchdog looks at least.
+/// Maximum time between two looks of the watchdog at all VMs.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Most places that the log names.
+/// Maximum number of places of blocking calls that the log names.
 const MOST_PLACES: usize = 256;
 
-/// The part of a VM that the watchdog sees.
+/// The part of a VM that the watchdog uses.
 pub(crate) struct Watched {
     pub(crate) watch: *mut Watch,
     limit: Duration,
-    /// The kernel's number of the VM's thread.
+    /// The kernel's id of the VM's thread.
     thread: libc::pid_t,
 }
 
-// SAFETY: what other threads call are the functions for the watchdog, which lock or read atomically.
+// SAFETY: other threads call only the functions for the watchdog, which take a lock or read atomically.
 unsafe impl Send for Watched {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Watched {}
 
 impl Watched {
-    /// A VM whose scripts may run for `limit` without waiting; `None` if there is no memory.
+    /// The watchdog's part of a VM whose scripts may run for `limit` without waiting; `None` if there is not enough memory.
     pub(crate) fn new(mrb: *mut State, memory: *mut Memory, limit: Duration) -> Option<Arc<Self>> {
         // SAFETY: the VM is open, and `Vm` keeps it and the record of its memory as long as it runs anything.
         let watch = unsafe { ffi::shim_watch_new(mrb, memory) };
-        // SAFETY: it has no conditions.
+        // SAFETY: the system call may be made at any time.
         let thread = unsafe { libc::gettid() };
         (!watch.is_null()).then(|| {
             Arc::new(Self {
@@ -58,21 +58,21 @@ impl Watched {
         all.push(Arc::downgrade(self));
     }
 
-    /// Whether the thread waits in the kernel.
+    /// Whether the VM's thread waits in the kernel.
     fn is_blocked(&self) -> bool {
         let stat = fs::read(format!("/proc/self/task/{}/stat", self.thread)).unwrap_or_default();
-        // The state comes behind the name of the thread, which is in parentheses.
+        // The state of the thread follows its name, which is in parentheses.
         let mut words = stat.rsplit(|byte| *byte == b')');
         matches!(words.next(), Some([b' ', b'S' | b'D', ..]))
     }
 
-    /// `FILE:LINE` where the script was when it was asked for.
+    /// The place where the script was when the watchdog asked for it, as `FILE:LINE`; `None` if no new place is known.
     fn take_place(&self) -> Option<String> {
         let mut place: [c_char; 512] = [0; 512];
-        // SAFETY: the buffer has this size, and the VM's part for other threads lives as long as `self`.
+        // SAFETY: the buffer has this size, and the record that the watchdog shares with the VM lives as long as `self`.
         let known =
             unsafe { ffi::shim_watch_take_place(self.watch, place.as_mut_ptr(), place.len()) };
-        // SAFETY: the text ends with a NUL.
+        // SAFETY: the shim ends the text with a NUL.
         let text = unsafe { CStr::from_ptr(place.as_ptr()) };
         (known != 0).then(|| text.to_string_lossy().into_owned())
     }
@@ -80,12 +80,12 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // SAFETY: the VM is closed, and nobody else refers to this.
+        // SAFETY: the VM is closed, and nothing else refers to the record.
         unsafe { ffi::shim_watch_free(self.watch) };
     }
 }
 
-/// All VMs. The first call starts the thread.
+/// The VMs that the watchdog has not taken over yet. The first call starts the watchdog's thread.
 fn all() -> &'static Mutex<Vec<Weak<Watched>>> {
     static ALL: OnceLock<Mutex<Vec<Weak<Watched>>>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -97,15 +97,15 @@ fn all() -> &'static Mutex<Vec<Weak<Watched>>> {
     })
 }
 
-/// What the watchdog has seen of a VM.
+/// What the watchdog has seen of one VM.
 struct Seen {
     vm: Weak<Watched>,
     entry: c_ulong,
-    /// Processor time of the thread when the entry was first seen, or last interrupted. Time in which other threads had the processor
-    /// does not count.
+    /// Processor time of the VM's thread when the watchdog saw this entry of the VM first, or interrupted it last. Time in
+    /// which other threads had the processor does not count.
     since: Duration,
     tries: u32,
-    /// How long the thread has waited in the kernel, as far as the watchdog has seen it.
+    /// How long the VM's thread has waited in the kernel during this entry, as far as the watchdog has seen.
     blocked: Duration,
 }
 
@@ -149,11 +149,11 @@ fn look_after() {
 }
 
 impl Seen {
-    /// Looks at the VM, after `passed`.
+    /// Looks at the VM; `passed` is the time since the last look.
     fn look(&mut self, vm: &Watched, passed: Duration) {
-        // SAFETY: the VM's part for other threads lives as long as `vm`.
+        // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
         let entry = unsafe { ffi::shim_watch_entries(vm.watch) };
-        // SAFETY: as above.
+        // SAFETY: the record lives as long as `vm`.
         let now = Duration::from_nanos(unsafe { ffi::shim_watch_time(vm.watch) });
         if entry != self.entry || entry % 2 == 0 {
             (self.entry, self.since, self.tries) = (entry, now, 0);
@@ -165,7 +165,7 @@ impl Seen {
         } else if self.blocked < BLOCKING {
             self.blocked += passed;
             if self.blocked >= BLOCKING {
-                // SAFETY: as above.
+                // SAFETY: the record lives as long as `vm`.
                 unsafe { ffi::shim_watch_ask_place(vm.watch, entry) };
             }
         }
@@ -175,7 +175,7 @@ impl Seen {
         if now.saturating_sub(self.since) < vm.limit {
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: the record lives as long as `vm`.
         let interrupted = unsafe { ffi::shim_watch_interrupt(vm.watch, entry) } != 0;
         if interrupted {
             self.since = now;
@@ -187,12 +187,13 @@ impl Seen {
     }
 }
 
-/// The function to which the watchdog reports a script that cannot be interrupted.
+/// The function with which the watchdog reports to the log.
 pub type Report = fn(&str);
 
 static REPORT: OnceLock<Report> = OnceLock::new();
 
-/// Sets where the watchdog reports that a script cannot be interrupted. Only the first call counts.
+/// Sets the function with which the watchdog reports scripts that block or cannot be interrupted. Only the first call
+/// counts.
 pub fn report_to(report: Report) {
     let _ = REPORT.set(report);
 }

@@ -1,4 +1,5 @@
-//! A VM that is closed gives its memory back to the system. Alone in its process, since the memory of the whole process is looked at.
+//! Test that a closed VM returns its memory to the system. It is alone in its process, since it measures the memory of the
+//! whole process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::rc::Rc;
@@ -16,7 +17,7 @@ impl Finish for Ignored {
     }
 }
 
-/// A VM whose script keeps `count` strings of up to 600 octets.
+/// A VM with a script that keeps `count` strings of up to 600 octets.
 fn vm_with_strings(count: usize) -> Rc<Vm> {
     let vm = Vm::open(Options::default()).unwrap();
     vm.scope(|| {
@@ -29,7 +30,7 @@ fn vm_with_strings(count: usize) -> Rc<Vm> {
     vm
 }
 
-/// Resident memory of the process, in MB.
+/// Resident memory of the process in MB.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
@@ -40,8 +41,8 @@ fn resident() -> usize {
 fn the_memory_of_a_closed_vm_goes_back_to_the_system() {
     let before = resident();
     let old = vm_with_strings(100_000);
-    // The second VM allocates behind the first one, so that the C library cannot give the first one's memory back just by
-    // making its heap shorter.
+    // The second VM allocates behind the first, so that the C library cannot return the first VM's memory by merely
+    // shortening its heap.
     let new = vm_with_strings(100);
     let full = resident();
     assert!(full > before + 30, "{before} -> {full} MB");

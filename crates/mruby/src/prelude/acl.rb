@@ -1,5 +1,5 @@
 module H2O
-  # What one script registers while it is evaluated. Others may be evaluated while its top level waits.
+  # The values that one script registers while it is evaluated; other scripts may be evaluated while its top level waits.
   class ConfigurationContext
     @of_scripts = {}
 
@@ -37,12 +37,12 @@ module H2O
     end
   end
 
-  # `acl { ... }`: rules that are tried in order.
+  # The method `acl { ... }`, which makes a handler of rules that are tried in order.
   module ACL
     class TooEarlyError < StandardError
     end
 
-    # What conditions see of a request.
+    # The receiver of the conditions of rules: it gives access to the request.
     class Matcher
       def initialize(env)
         @env = env

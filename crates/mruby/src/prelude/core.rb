@@ -1,10 +1,10 @@
 H2O::MAIN = self
 
 module H2O
-  # A fiber that runs one job after the other. No exception may leave it, hence the second `rescue`.
+  # A fiber that runs one job after another. No exception may leave it, hence the second `rescue`.
   class Strand < Fiber
     def self.make
-      # A constant would be looked up at each use.
+      # A local variable, since a constant would be looked up at each use.
       server = H2O
       new do |callable, argument|
         while true
@@ -27,7 +27,7 @@ module H2O
     end
   end
 
-  # Runs compiled text as the main program.
+  # Runs compiled code as the main program.
   module Evaluator
     def self.call(code)
       ConfigurationContext.reset
@@ -35,7 +35,7 @@ module H2O
     end
   end
 
-  # What a method that waits was resumed with: an exception is raised.
+  # The result of a method that waits: raises the value with which it was resumed if that is an exception.
   def self.__value(value)
     raise value if Exception === value
     value

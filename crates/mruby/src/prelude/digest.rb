@@ -73,7 +73,7 @@ module Digest
     end
   end
 
-  # Name, length of blocks, length of the digest.
+  # Each row: name of the algorithm, length of its blocks, length of the digest in octets.
   [["MD5", 64, 16], ["SHA1", 64, 20], ["SHA256", 64, 32], ["SHA384", 128, 48], ["SHA512", 128, 64]].each do |name, block, length|
     algorithm = Class.new(Base)
     algorithm.const_set(:ALGORITHM, name)
@@ -82,7 +82,7 @@ module Digest
     const_set(name.to_sym, algorithm)
   end
 
-  # RFC 2104.
+  # Message authentication codes (RFC 2104).
   class HMAC < Base
     def self.digest(data, key, algorithm)
       new(key, algorithm).update(data).digest

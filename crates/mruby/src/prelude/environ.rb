@@ -1,4 +1,4 @@
-# The environment.
+# The environment variables, which Rust keeps for all workers.
 ENV = Object.new
 class << ENV
   def [](name)

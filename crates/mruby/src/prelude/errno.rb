@@ -1,15 +1,15 @@
 class SystemCallError < StandardError
-  # Its own objects have no number; subclasses have the constant, too.
+  # A SystemCallError itself has no number; subclasses have one in a constant of the same name.
   Errno = nil
 
-  # `SystemCallError.new(detail, number)` is of the class of the number.
+  # `SystemCallError.new(detail, number)` makes an object of the class for this number.
   def self.new(detail = nil, number = nil)
     detail, number = nil, detail if Integer === detail
     name = equal?(SystemCallError) && number ? H2O.__errno_name(number) : nil
     name ? ::Errno.const_get(name.to_sym).new(detail) : super(detail, number)
   end
 
-  # The library raises the errors of its files by this.
+  # The library calls this method to raise the errors of its files.
   def self._sys_fail(number, detail = nil)
     raise new(detail, number)
   end
@@ -23,7 +23,7 @@ class SystemCallError < StandardError
   end
 end
 
-# Classes are made when they are first named.
+# The class of an error is made when its name is first used.
 module Errno
   def self.const_missing(name)
     number = H2O.__errno(name.to_s)

@@ -35,7 +35,7 @@ class Dir
     alias rmdir delete
     alias unlink delete
 
-    # With a block: for its time.
+    # With a block, the directory is only changed while the block runs.
     def chdir(path)
       return H2O.__chdir(path) unless block_given?
       before = getwd
@@ -172,7 +172,7 @@ class File
       H2O.__ids.drop(3).include?(gid)
     end
 
-    # Whether the process has this right. The real user and group decide if `real`.
+    # Whether the process has the right `bit`: its real user and group decide if `real`, else the effective ones.
     def __allows?(bit, real)
       ids = H2O.__ids
       user = ids[real ? 0 : 2]

@@ -18,13 +18,13 @@ class UncaughtThrowError < ArgumentError
 end
 
 module Kernel
-  # Ends what the script is doing, not the server.
+  # Ends the job that the script is doing, but not the server.
   def exit(status = true)
     raise SystemExit.new(status == true ? 0 : status == false ? 1 : status)
   end
   alias exit! exit
 
-  # Microseconds. Returns how many have passed, in steps of seconds.
+  # Waits for `time` microseconds. Returns how many have passed, in steps of whole seconds.
   def usleep(time)
     sleep(time / 1_000_000.0) * 1_000_000
   end
@@ -42,7 +42,7 @@ module Kernel
 end
 
 class Integer
-  # With a modulus: by squaring, so that no step is larger than its square.
+  # With a modulus, computes the power by squaring: no intermediate number exceeds the square of the modulus.
   def pow(exponent, modulus = nil)
     return self**exponent unless modulus
     raise ArgumentError, "the exponent must not be negative" if exponent < 0
@@ -71,7 +71,7 @@ class Class
 end
 
 class Enumerator
-  # The elements of one object after those of another.
+  # An Enumerator of the elements of several objects, one object after another.
   class Chain
     include Enumerable
 

@@ -1,5 +1,5 @@
 class Regexp
-  # Replaces the first match, or all, by what the block returns for it. nil if nothing matches.
+  # Replaces the first match, or all matches, by the value of the block for each. nil if nothing matches.
   def __replace_by(text, all)
     text = text.dup
     out = nil
@@ -19,7 +19,7 @@ class Regexp
     out && out << text.byteslice(done, text.bytesize)
   end
 
-  # What `sub` and `gsub` have in common.
+  # The common part of `sub` and `gsub`.
   def __substitute(text, all, arguments, block)
     replacement = arguments[1]
     if arguments.size > 1
@@ -122,7 +122,7 @@ class String
   def slice!(*arguments)
     return __core_slice!(*arguments) unless Regexp === arguments[0]
     part = self[*arguments]
-    # mruby 4.0 assigns by the Array of arguments if they are written between brackets.
+    # mruby 4.0 assigns by the whole Array of arguments if this is written with brackets, hence `__send__`.
     __send__(:[]=, *arguments, "") if part
     part
   end

@@ -2,7 +2,7 @@ class LoadError < ScriptError
 end
 
 module Kernel
-  # Loads a file that no script of this worker has loaded. Returns whether it did.
+  # Loads a file, unless a script of this worker has loaded it. Returns whether it was loaded.
   def require(name)
     path = H2O.__find(name)
     return false if $".include?(path) || H2O::LOADING.include?(path)
@@ -16,7 +16,7 @@ module Kernel
     true
   end
 
-  # Loads a file, also if it has been loaded.
+  # Loads a file, even if it has been loaded before.
   def load(path)
     H2O::MAIN.__h2o_execute(H2O.__read(path))
     true
@@ -24,6 +24,6 @@ module Kernel
 end
 
 module H2O
-  # Files whose loading has begun: a file that needs itself is not loaded twice.
+  # The files whose loading has begun: a file that requires itself is not loaded twice.
   LOADING = []
 end

@@ -11,11 +11,11 @@ pub(super) const IGNORECASE: i64 = 1;
 pub(super) const EXTENDED: i64 = 2;
 pub(super) const MULTILINE: i64 = 4;
 
-/// Flag of a pattern whose third argument of `Regexp.new` was `n`: it is matched against bytes, not characters.
+/// The flag of a pattern that is matched against octets, not characters: the third argument of `Regexp.new` was `n`.
 pub(super) const OCTETS: i64 = 32;
 
-/// Most steps of a search with a pattern that has back references or look-around; searches with other patterns run in
-/// linear time.
+/// Maximum number of steps of a search with a pattern that has back references or look-around; searches with other patterns
+/// run in linear time.
 const MOST_STEPS: usize = 1_000_000;
 
 /// A compiled pattern.
@@ -23,13 +23,13 @@ pub(super) struct Regexp {
     pub(super) source: Box<[u8]>,
     pub(super) options: i64,
     characters: Option<fancy_regex::Regex>,
-    /// For subjects that are not UTF-8.
+    /// The pattern compiled for subjects that are not UTF-8; it is compiled when the first such subject is searched.
     octets: OnceCell<Result<fancy_regex::Regex, String>>,
     names: Vec<(String, usize)>,
     groups: usize,
 }
 
-/// Where groups matched, in octets.
+/// For each group the range in octets that it matched; `None` if the group did not take part in the match.
 pub(super) type Groups = Vec<Option<(usize, usize)>>;
 
 fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Regex, String> {
@@ -48,7 +48,7 @@ fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Re
     }
     builder.build().map_err(|error| {
         let text = error.to_string();
-        // The engine's errors can have several lines, of which the last has the reason.
+        // An error of the engine can have several lines, of which the last one says the reason.
         let reason = text.lines().rfind(|line| !line.trim().is_empty());
         reason.unwrap_or("it is not supported").trim().to_owned()
     })
@@ -106,7 +106,7 @@ impl Regexp {
         })
     }
 
-    /// The subject as characters, if it can be searched as such from `start`.
+    /// The subject as text and the engine for characters, if the subject can be searched as text from `start` on.
     fn characters<'a>(
         &self,
         subject: &'a [u8],
@@ -177,8 +177,8 @@ fn failed(error: Error) -> Leave {
     Leave::New("RegexpError", text)
 }
 
-/// The position from which to search for the next match: the end of this match, or one character further if this match
-/// is empty.
+/// The position from which to search for the next match: the end of this match, or one character further if this match is
+/// empty.
 pub(super) fn after(subject: &[u8], (start, end): (usize, usize)) -> usize {
     if end > start {
         return end;
@@ -215,7 +215,7 @@ fn letters(options: i64) -> String {
     set.map(|(_, letter)| letter).collect()
 }
 
-/// `Regexp#inspect`.
+/// The text of `Regexp#inspect`.
 pub(super) fn inspect(regexp: &Regexp) -> Vec<u8> {
     let mut out = vec![b'/'];
     let mut is_escaped = false;
@@ -234,7 +234,7 @@ pub(super) fn inspect(regexp: &Regexp) -> Vec<u8> {
     out
 }
 
-/// `Regexp#to_s`: for use inside other patterns.
+/// The text of `Regexp#to_s`, which can be used within other patterns.
 pub(super) fn embedded(regexp: &Regexp) -> Vec<u8> {
     let on = letters(regexp.options);
     let off: String = "mix"

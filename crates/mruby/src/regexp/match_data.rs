@@ -1,10 +1,10 @@
-//! `MatchData`, and the global variables that have the last one.
+//! Ruby's `MatchData`, and the global variables that refer to the last one.
 
 use super::engine::{Groups, after};
 use super::{State, classes, number, with_regexp, with_subject};
 use crate::{Call, Kind, Leave, Value, Vm};
 
-/// What a `MatchData` owns. Its instance variables have the subject and the Regexp.
+/// The Rust object of a `MatchData`. Its instance variables in Ruby have the subject and the Regexp.
 pub(super) struct Match {
     pub(super) groups: Groups,
 }
@@ -27,7 +27,7 @@ pub(super) fn new_match(
     Ok(data)
 }
 
-/// Sets `$~`, `$1` ... to a `MatchData` or to nil.
+/// Sets `$~`, `$1` and the like from a `MatchData`, or to nil.
 pub(super) fn set_last(vm: &Vm, data: Value) -> Result<Value, Leave> {
     const NUMBERED: [&str; 9] = ["$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8", "$9"];
     let state = vm.local::<State>();
@@ -71,7 +71,7 @@ pub(super) fn set_last(vm: &Vm, data: Value) -> Result<Value, Leave> {
     Ok(data)
 }
 
-/// A part of a String. Long ones share memory with it.
+/// A part of a String. A long part shares its memory with the String.
 pub(super) fn slice(vm: &Vm, text: Value, (start, end): (usize, usize)) -> Result<Value, Leave> {
     const LONG: usize = 64;
     if end.saturating_sub(start) < LONG {
@@ -88,7 +88,7 @@ pub(super) fn part(vm: &Vm, text: Value, group: Option<(usize, usize)>) -> Resul
     group.map_or(Ok(Value::nil()), |range| slice(vm, text, range))
 }
 
-/// The number of the group that an index or name means.
+/// The number of the group that an index or a name denotes.
 fn group_of(vm: &Vm, data: Value, index: Value) -> Result<Option<usize>, Leave> {
     let count = vm.with_object(data, |data: &Match| data.groups.len())?;
     if let Some(index) = index.as_integer() {

@@ -1,7 +1,7 @@
-//! `Regexp`, `MatchData`, `$~ $1 ...`, and the methods of String that take patterns. The engine is fancy-regex: patterns without look-around
-//! and back references run in linear time, others have a limit of steps. The methods that call a block are in
-//! Ruby (`prelude/regexp.rb`), because a block may wait for I/O: its fiber then suspends, which it cannot do below a
-//! function of Rust or C.
+//! Ruby's `Regexp`, `MatchData`, `$~ $1 ...`, and the methods of String that take patterns. The engine is fancy-regex:
+//! patterns without look-around and back references run in linear time, others have a limit of steps. The methods that call
+//! a block are in Ruby (`prelude/regexp.rb`), because a block may wait for I/O: its fiber is then suspended, which is
+//! impossible while a function of Rust or C is below it on the stack.
 
 mod engine;
 mod match_data;
@@ -20,21 +20,22 @@ use engine::{EXTENDED, IGNORECASE, MULTILINE, OCTETS, Regexp, embedded, escape, 
 use match_data::{Match, define_match, new_match, set_last};
 use strings::{replace, scan, split};
 
-/// Most compiled patterns that are cached per set of flags.
+/// Maximum number of compiled patterns that are cached for each set of flags.
 const MOST_KEPT: usize = 512;
 
-/// After so many compiled patterns garbage is collected: the collector does not see how much memory they have.
+/// Number of compiled patterns after which garbage is collected: the collector does not know how much memory they use.
 const COMPILED_PER_COLLECTION: u32 = 256;
 
-/// Compiled patterns by source, for one set of flags.
+/// The cached patterns by their source, for one set of flags.
 type Kept = FxHashMap<Box<[u8]>, Rooted>;
 
-/// State of an interpreter: the compiled patterns of literals in scripts, and what `$~` and `$1` to `$9` stand for.
+/// The state of the pattern functions in one VM: the compiled patterns of literals in scripts, and what is known of `$~`
+/// and `$1` to `$9`.
 #[derive(Default)]
 struct State {
     kept: RefCell<FxHashMap<i64, Kept>>,
     compiled: Cell<u32>,
-    /// Whether the last match succeeded, and how many of `$1` to `$9` it set.
+    /// Whether `$~` is set; `set_groups` is how many of `$1` to `$9` are.
     is_set: Cell<bool>,
     set_groups: Cell<usize>,
     classes: OnceCell<(Value, Value)>,
@@ -55,7 +56,7 @@ fn with_regexp<T>(
         .and_then(|regexp| read(&regexp))
 }
 
-/// The subject of a match: a String or Symbol.
+/// Calls `read` with the octets of the subject of a match, which must be a String or Symbol.
 fn with_subject<T>(
     vm: &Vm,
     value: Value,
@@ -69,7 +70,7 @@ fn with_subject<T>(
     })
 }
 
-/// The flags of `Regexp.new`.
+/// The flags that the second and third arguments of `Regexp.new` mean.
 fn options_of(vm: &Vm, flags: Value, encoding: Value) -> i64 {
     let mut options = match flags.kind() {
         Kind::Nil | Kind::False => 0,
@@ -102,7 +103,7 @@ fn new(vm: &Vm, source: &[u8], options: i64) -> Result<Value, Leave> {
     Ok(vm.object(classes(vm)?.0, Rc::new(regexp))?)
 }
 
-/// `Regexp.new`.
+/// `Regexp.new` in Ruby.
 fn make(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(1, 3)?;
     let source = arguments.get(0);
@@ -117,7 +118,7 @@ fn make(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     new(vm, &text, options)
 }
 
-/// `Regexp.compile`, which each evaluation of a literal calls.
+/// `Regexp.compile` in Ruby, which mruby calls at each evaluation of a literal.
 fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(1, 3)?;
     let source = arguments.get(0);
@@ -149,7 +150,7 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(regexp)
 }
 
-/// Searches, without setting global variables: a `MatchData` or nil.
+/// Searches without setting global variables. Returns a `MatchData` or nil.
 fn find(vm: &Vm, regexp: Value, subject: Value, start: usize) -> Result<Value, Leave> {
     let groups = with_regexp(vm, regexp, |regexp| {
         with_subject(vm, subject, |text| regexp.search(text, start))
@@ -163,7 +164,7 @@ fn number(vm: &Vm, number: usize) -> Result<Value, Leave> {
     Ok(vm.integer(i64::try_from(number).unwrap_or(i64::MAX))?)
 }
 
-/// The octet at which a search starts: negative ones count from the end. None: outside.
+/// The octet at which a search starts; a negative position counts from the end. `None` if it is outside of the subject.
 fn start_of(vm: &Vm, subject: Value, position: Value) -> Result<Option<usize>, Leave> {
     let position = match position.kind() {
         Kind::Nil => 0,
@@ -180,7 +181,7 @@ fn start_of(vm: &Vm, subject: Value, position: Value) -> Result<Option<usize>, L
     Ok(start.filter(|start| *start <= length))
 }
 
-/// The pattern that an argument is: Strings are compiled.
+/// The Regexp that an argument means; a String is compiled.
 fn pattern_of(vm: &Vm, value: Value) -> Result<Value, Leave> {
     let (class, _) = classes(vm)?;
     if vm.is_a(value, class) {
@@ -228,7 +229,7 @@ fn is_match_at(vm: &Vm, regexp: Value, subject: Value, position: Value) -> Resul
     Ok(Value::boolean(is_match))
 }
 
-/// Index of the match, or nil; sets the global variables.
+/// Searches and sets the global variables. Returns the index of the match, or nil.
 fn index_of(vm: &Vm, regexp: Value, subject: Value, start: usize) -> Result<Value, Leave> {
     let found = find(vm, regexp, subject, start)?;
     set_last(vm, found)?;

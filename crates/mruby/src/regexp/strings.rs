@@ -1,11 +1,11 @@
-//! Methods of String that take patterns: replacing, and taking apart.
+//! Methods of String that take patterns: replacing, scanning and splitting.
 
 use super::engine::{Groups, Regexp, after};
 use super::match_data::{new_match, part, set_last, slice};
 use super::{with_regexp, with_subject};
 use crate::{Call, Leave, Value, Vm};
 
-/// Appends a replacement, in which `\1`, `\0`, `\k<name>` and `\\` have a meaning.
+/// Appends `replacement` to `out`, with `\1`, `\0`, `\k<name>`, `\\` and the like replaced by parts of the match.
 fn expand(out: &mut Vec<u8>, replacement: &[u8], text: &[u8], groups: &Groups, regexp: &Regexp) {
     let group = |number: usize| {
         let range = groups.get(number).copied().flatten();
@@ -41,7 +41,8 @@ fn expand(out: &mut Vec<u8>, replacement: &[u8], text: &[u8], groups: &Groups, r
     }
 }
 
-/// `__replace(text, replacement, is_all)`: the new text, or nil if nothing matches.
+/// `__replace(text, replacement, is_all)` in Ruby: the new text, or nil if nothing matches. `is_all` tells whether all
+/// matches are replaced.
 pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject, replacement, is_all] = call.arguments.exactly()?;
     let replacement = with_subject(vm, replacement, |text| Ok(text.to_vec()))?;
@@ -53,7 +54,7 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
             let mut last: Option<Groups> = None;
             while let Some(groups) = regexp.search(text, start)? {
                 let range = groups.first().copied().flatten().unwrap_or_default();
-                // \K can put the start of a match before the end of the last one.
+                // Because of `\K`, a match can start before the end of the previous one.
                 let from = range.0.max(done);
                 out.extend_from_slice(&text[done..from]);
                 expand(&mut out, &replacement, text, &groups, regexp);
@@ -76,7 +77,7 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(vm.string(out)?)
 }
 
-/// All matches of a text.
+/// All matches in a text.
 fn all(regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -88,7 +89,7 @@ fn all(regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
     Ok(found)
 }
 
-/// `__scan(text)`: an Array of Strings, or of Arrays if there are groups.
+/// `__scan(text)` in Ruby: an Array of the matches as Strings, or as Arrays of their groups if the pattern has groups.
 pub(super) fn scan(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject] = call.arguments.exactly()?;
     let found = with_regexp(vm, call.receiver, |regexp| {
@@ -117,7 +118,7 @@ pub(super) fn scan(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(array)
 }
 
-/// `__split(text, limit)`.
+/// `__split(text, limit)` in Ruby: an Array of the parts between the matches.
 pub(super) fn split(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject, limit] = call.arguments.exactly()?;
     let limit = limit.as_integer().unwrap_or(0);
@@ -132,7 +133,7 @@ pub(super) fn split(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
                 let range = groups.first().copied().flatten().unwrap_or_default();
                 start = after(text, range).max(start + usize::from(range.0 == range.1));
                 if range.0 == range.1 && (range.0 >= text.len() || range.0 == begin) {
-                    // An empty match splits between characters only.
+                    // An empty match splits only between two characters, not at either end.
                     continue;
                 }
                 parts.push((begin, range.0.max(begin)));

@@ -1,15 +1,16 @@
-//! Patterns of Ruby in the syntax of the engine.
+//! Translation of Ruby's patterns to the syntax of the engine, fancy-regex.
 //!
-//! What the two read differently is written out: `\w \d \s \h` are ASCII, `[[:alpha:]]` and `\p{Alpha}` are Unicode, `m` lets the dot
-//! match newlines, `-` and `~` in brackets are no operators, and an escaped letter without meaning is the letter.
+//! What Ruby and the engine read differently is written out: `\w \d \s \h` are ASCII, `[[:alpha:]]` and `\p{Alpha}` are
+//! Unicode, `m` lets the dot match newlines, `-` and `~` in brackets are no operators, and an escaped letter without a
+//! meaning is the letter.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Most levels to which bracket expressions, and groups, of a pattern may be nested.
+/// Maximum depth of nested bracket expressions, and of nested groups, in a pattern.
 const MOST_NESTED: usize = 250;
 
-/// How subjects are read.
+/// How the subjects of a pattern are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
     /// As characters in UTF-8.
@@ -18,10 +19,10 @@ pub(super) enum Reading {
     Octets,
 }
 
-/// Writes a pattern in the syntax of the engine.
+/// Translates a pattern to the syntax of the engine.
 ///
 /// # Errors
-/// Why that is not possible.
+/// Returns the reason, in the words of Ruby's errors, if the pattern is invalid or not supported.
 pub(super) fn translate(
     source: &str,
     is_extended: bool,
@@ -41,9 +42,9 @@ pub(super) fn translate(
 struct Translator<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
-    /// Whether white space and comments are ignored here.
+    /// Whether white space and comments are ignored at this point of the pattern (option `x`).
     is_extended: bool,
-    /// The same for the groups around.
+    /// The values of `is_extended` outside of each open group.
     outer: Vec<bool>,
     reading: Reading,
 }
@@ -70,7 +71,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `(`.
+    /// Translates a group, after its `(`.
     fn group(&mut self) -> Result<(), &'static str> {
         if self.outer.len() >= MOST_NESTED {
             return Err("too deep nest level");
@@ -94,7 +95,7 @@ impl Translator<'_> {
             }
             Some('-' | 'i' | 'm' | 'x' | 'a' | 'u' | 'd') => self.options(),
             Some('\'') => {
-                // (?'name'...) is (?<name>...).
+                // The engine knows `(?'name'...)` only as `(?<name>...)`.
                 self.rest.next();
                 self.outer.push(self.is_extended);
                 self.out.push_str("(?<");
@@ -116,7 +117,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Reads the options of a group, `mix-mix)` or `mix-mix:`, which follow `(?`.
+    /// Translates the options of a group, `mix-mix)` or `mix-mix:`, after their `(?`.
     fn options(&mut self) -> Result<(), &'static str> {
         let before = self.is_extended;
         let (mut on, mut off) = (String::new(), String::new());
@@ -133,7 +134,7 @@ impl Translator<'_> {
                     self.is_extended = !is_off;
                     'x'
                 }
-                // Which characters \w and its like mean: ASCII.
+                // These options say that `\w` and the like mean ASCII characters, as they always do here.
                 Some('a' | 'd') if !is_off => continue,
                 Some('u') => return Err("option u is not supported"),
                 Some(end @ (':' | ')')) => {
@@ -155,7 +156,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `\` outside brackets.
+    /// Translates an escape outside of brackets, after its `\`.
     fn escape(&mut self) -> Result<(), &'static str> {
         let next = self.rest.next().ok_or("end pattern at escape")?;
         if let Some(set) = set_of(next) {
@@ -176,7 +177,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// The character that an escape means, whose letter has been read.
+    /// The character that an escape means. `letter`, which follows the `\`, has been read.
     fn character(&mut self, letter: char) -> Result<char, &'static str> {
         Ok(match letter {
             'n' => '\n',
@@ -243,7 +244,8 @@ impl Translator<'_> {
         char::from_u32(number).ok_or("invalid code point value")
     }
 
-    /// An octet in hexadecimal; with those that follow, a character of UTF-8.
+    /// The character that `\x` escapes mean: the first octet if it is ASCII, else the UTF-8 character of this and the
+    /// following octets.
     fn octets(&mut self, first: u32) -> Result<char, &'static str> {
         const NO_CHARACTER: &str = "octets that are no character are not supported";
         let first = u8::try_from(first).map_err(|_| "too big number")?;
@@ -265,7 +267,7 @@ impl Translator<'_> {
         text.chars().next().ok_or(NO_CHARACTER)
     }
 
-    /// After `\p`.
+    /// Translates a character property, after its `\p` or `\P`.
     fn property(&mut self, is_not: bool) -> Result<(), &'static str> {
         const INVALID: &str = "invalid character property name";
         if self.rest.next() != Some('{') {
@@ -303,9 +305,9 @@ impl Translator<'_> {
         self.out.push(']');
     }
 
-    /// A character that means itself.
+    /// Writes a character that stands for itself.
     fn literal(&mut self, character: char) {
-        // White space, '#' and all other punctuation may have a meaning; letters and digits have none.
+        // White space, `#` and all other punctuation could have a meaning and are escaped; letters and digits have none.
         if character.is_ascii_punctuation() {
             self.out.push('\\');
             self.out.push(character);
@@ -317,7 +319,7 @@ impl Translator<'_> {
         }
     }
 
-    /// After `[`.
+    /// Translates a bracket expression, after its `[`.
     fn class(&mut self, depth: usize) -> Result<(), &'static str> {
         if depth > MOST_NESTED {
             return Err("too deep nest level");
@@ -328,7 +330,7 @@ impl Translator<'_> {
             self.out.push('^');
         }
         let mut is_first = true;
-        // Whether the last item can begin a range, and whether one has begun.
+        // Whether the last item can begin a range, and whether a range has begun.
         let (mut may_range, mut in_range) = (false, false);
         loop {
             let next = self.rest.next().ok_or("premature end of char-class")?;
@@ -362,7 +364,7 @@ impl Translator<'_> {
         }
     }
 
-    /// Whether `[:name:]` is ahead, after its `[`.
+    /// Whether a POSIX bracket `[:name:]` follows; its `[` has been read.
     fn is_posix(&self) -> bool {
         let mut ahead = self.rest.clone();
         ahead.next();
@@ -395,7 +397,7 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Reads what follows `\` in a bracket expression. Returns whether it stands for one character.
+    /// Translates an escape in a bracket expression, after its `\`. Returns whether it stands for a single character.
     fn escape_in_class(&mut self) -> Result<bool, &'static str> {
         let next = self.rest.next().ok_or("end pattern at escape")?;
         if let Some(set) = set_of(next) {
@@ -421,7 +423,7 @@ impl Translator<'_> {
     }
 }
 
-/// What `\w` and its like mean.
+/// The bracket expression that `\w`, `\d` and the like mean; `None` for other letters.
 const fn set_of(letter: char) -> Option<&'static str> {
     Some(match letter {
         'w' => "[a-zA-Z0-9_]",
@@ -436,7 +438,7 @@ const fn set_of(letter: char) -> Option<&'static str> {
     })
 }
 
-/// The content of brackets that means the same as a POSIX bracket.
+/// The content of the bracket expression that means the same as the POSIX bracket with this name.
 fn bracket(name: &str, reading: Reading) -> Option<&'static str> {
     Some(match (name, reading) {
         ("ascii", _) => "\\x00-\\x7F",

@@ -1,4 +1,4 @@
-//! Patterns as scripts use them.
+//! Tests of patterns as scripts use them.
 
 use crate::tests::{evaluate, vm};
 

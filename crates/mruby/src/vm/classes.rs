@@ -1,4 +1,4 @@
-//! Classes and their methods, constants, variables, objects of Rust and exceptions.
+//! Classes with their methods, constants, variables, objects that own Rust data, and exceptions.
 
 #![expect(unsafe_code, reason = "the interface of the shim is C's")]
 
@@ -10,10 +10,11 @@ use crate::{Kind, Value};
 use super::Vm;
 
 impl Vm {
-    /// The class of this name below `outer` (`None`: at top level), made if it is not there, with this base class.
+    /// The class with this name within `outer` (`None`: at top level). If it does not exist, it is made with this base
+    /// class.
     ///
     /// # Errors
-    /// `TypeError` if something else has the name or it has another base class.
+    /// Raises `TypeError` if something else has the name, or if the class has another base class.
     pub fn class(
         &self,
         outer: Option<Value>,
@@ -26,29 +27,29 @@ impl Vm {
         })
     }
 
-    /// Like [`Vm::class`], for objects that own one of Rust: see [`Vm::object`].
+    /// Like [`Vm::class`], for a class whose objects own data of Rust: see [`Vm::object`].
     ///
     /// # Errors
-    /// As [`Vm::class`].
+    /// The exceptions are those of [`Vm::class`].
     pub fn object_class(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
         let class = self.class(outer, name, None)?;
         self.run(Op::DataClass, |work| work.a = class.0)
     }
 
-    /// The module of this name below `outer` (`None`: at top level), made if it is not there.
+    /// The module with this name within `outer` (`None`: at top level). If it does not exist, it is made.
     ///
     /// # Errors
-    /// `TypeError` if something else has the name.
+    /// Raises `TypeError` if something else has the name.
     pub fn module(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
         self.run_named(Op::Module, name, |work| {
             work.a = outer.unwrap_or_else(Value::nil).0
         })
     }
 
-    /// A constant of `outer` (`None`: at top level).
+    /// The value of a constant of `outer` (`None`: at top level).
     ///
     /// # Errors
-    /// `NameError`.
+    /// Raises `NameError` if there is no such constant.
     pub fn constant(&self, outer: Option<Value>, name: &str) -> Result<Value, Value> {
         self.run_named(Op::ConstGet, name, |work| {
             work.a = outer.unwrap_or_else(Value::nil).0
@@ -71,7 +72,7 @@ impl Vm {
         .map(drop)
     }
 
-    /// Defines a method of the instances of a class or module.
+    /// Defines an instance method of a class or module.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -79,7 +80,7 @@ impl Vm {
         self.define_as(Op::Define, class, name, function)
     }
 
-    /// Defines a method of one object: of a class or module itself.
+    /// Defines a method of one object, such as a class or module itself.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -103,7 +104,7 @@ impl Vm {
             .map(drop)
     }
 
-    /// A global variable, with its `$`.
+    /// The value of a global variable; `name` includes the `$`.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -111,7 +112,7 @@ impl Vm {
         self.run_named(Op::GlobalGet, name, |_| ())
     }
 
-    /// Sets a global variable.
+    /// Sets a global variable; `name` includes the `$`.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -120,7 +121,7 @@ impl Vm {
             .map(drop)
     }
 
-    /// An instance variable, with its `@`; `nil` if it is not set.
+    /// The value of an instance variable, whose `name` includes the `@`; `nil` if it is not set.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -128,10 +129,10 @@ impl Vm {
         self.run_named(Op::IvarGet, name, |work| work.a = object.0)
     }
 
-    /// Sets an instance variable.
+    /// Sets an instance variable, whose `name` includes the `@`.
     ///
     /// # Errors
-    /// `FrozenError`, `ArgumentError` for values that have none.
+    /// Raises `FrozenError`, or `ArgumentError` for a value that cannot have instance variables.
     pub fn set_instance_variable(
         &self,
         object: Value,
@@ -144,14 +145,14 @@ impl Vm {
         .map(drop)
     }
 
-    /// Whether the object is of this class or a class below it.
+    /// Whether the value is an object of this class or of a subclass.
     #[must_use]
     pub fn is_a(&self, value: Value, class: Value) -> bool {
-        // SAFETY: nothing raises; `class` is one.
+        // SAFETY: the function does not raise, and `class` is a class.
         class.kind() == Kind::Class && unsafe { ffi::shim_is_a(self.raw, value.0, class.0) } != 0
     }
 
-    /// The name of the object's class.
+    /// The name of the value's class.
     #[must_use]
     pub fn class_name(&self, value: Value) -> String {
         // SAFETY: every value has a class.
@@ -163,8 +164,8 @@ impl Vm {
 
     // ---- objects of Rust ----
 
-    /// A new object of a class from [`Vm::object_class`] that owns `object`. The collector drops it, at any time and without the
-    /// right to enter the VM.
+    /// A new object of a class from [`Vm::object_class`] that owns `object`. The garbage collector drops `object` at any
+    /// time; its destructor must not enter the VM.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -173,21 +174,22 @@ impl Vm {
         let value = self.run(Op::Object, |work| work.a = class.0)?;
         let object: Object = Box::new(object);
         let pointer = Box::into_raw(Box::new(object));
-        // SAFETY: the value is a new object without a pointer.
+        // SAFETY: the value is a new object that owns nothing yet.
         unsafe { ffi::shim_set_object(value.0, pointer.cast()) };
         Ok(value)
     }
 
-    /// The object of Rust that `value` owns. `read` may run Ruby only if `value` is referred to by it.
+    /// Calls `read` with the Rust object that `value` owns. `read` may run Ruby only if something in Ruby refers to `value`
+    /// meanwhile.
     ///
     /// # Errors
-    /// `TypeError` if it owns none of this type.
+    /// Raises `TypeError` if `value` does not own an object of this type.
     pub fn with_object<T: 'static, R>(
         &self,
         value: Value,
         read: impl FnOnce(&T) -> R,
     ) -> Result<R, Leave> {
-        // SAFETY: the shim returns only pointers of `Vm::object`.
+        // SAFETY: the shim returns only pointers that `Vm::object` has passed to it.
         let object = unsafe { ffi::shim_object(value.0).cast::<Object>().as_ref() };
         object
             .and_then(|object| object.downcast_ref())
@@ -197,7 +199,7 @@ impl Vm {
 
     // ---- exceptions ----
 
-    /// A new exception of the class with this name. `A::B` is found below `A`.
+    /// A new exception of the class with this name, such as `A::B` for the class `B` within `A`.
     #[must_use]
     pub fn exception(&self, class: &str, message: &str) -> Value {
         let found = class
@@ -208,7 +210,7 @@ impl Vm {
                 work.a = class.unwrap_or_else(Value::nil).0;
             })
         });
-        // If there is no memory for it, that is the exception.
+        // If there is not enough memory for the exception, the `NoMemoryError` is returned instead.
         made.unwrap_or_else(|exception| exception)
     }
 }

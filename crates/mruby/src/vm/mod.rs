@@ -1,4 +1,4 @@
-//! A VM of one thread.
+//! A VM of mruby, which belongs to one thread.
 
 #![expect(unsafe_code, reason = "the interface of the shim is C's")]
 
@@ -26,31 +26,32 @@ use crate::{Kind, Value};
 
 pub use roots::Rooted;
 
-/// Memory that a VM needs to start and to report that there is no more.
+/// Memory in bytes that a VM needs to start, and to report that there is no more.
 const LEAST_MEMORY: usize = 4 * 1024 * 1024;
 
-/// Name and version of the Ruby library.
+/// Name and version of the library mruby.
 #[must_use]
 pub fn version() -> &'static str {
-    // SAFETY: a constant text of the shim.
+    // SAFETY: the shim returns a constant text.
     unsafe { CStr::from_ptr(ffi::shim_version()) }
         .to_str()
         .unwrap_or("mruby")
 }
 
-/// Defines classes and methods of a VM that opens.
+/// A function that defines classes and methods in a VM that is being opened.
 pub type Part = fn(&Vm) -> Result<(), Value>;
 
 /// Settings of a VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Most memory of Ruby's objects and code, in bytes. Beyond it scripts get `NoMemoryError`.
+    /// Maximum memory of Ruby's objects and code in bytes. A script that needs more gets `NoMemoryError`.
     pub memory_limit: usize,
-    /// How long scripts may run without waiting; zero: without limit. Beyond it `H2O::TimeLimitError` is raised where they are.
+    /// How long a script may run without waiting; zero for no limit. A script that runs longer is interrupted by
+    /// `H2O::TimeLimitError`.
     pub time_limit: Duration,
-    /// Further classes and methods.
+    /// Functions that define further classes and methods.
     pub parts: &'static [Part],
-    /// Further Ruby that is loaded before any script: file names and texts.
+    /// Further texts in Ruby that are loaded before any script: their file names and the texts.
     pub prelude: &'static [(&'static str, &'static str)],
 }
 
@@ -65,7 +66,7 @@ impl Default for Options {
     }
 }
 
-/// Why there is no VM.
+/// Why a VM could not be opened.
 #[derive(Debug)]
 pub struct Error(String);
 
@@ -77,21 +78,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A syntax error.
+/// A syntax error in a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileFault {
-    /// Line, counted from the line that [`Vm::compile`] was given.
+    /// The line, counted from the line number that was passed to [`Vm::compile`].
     pub line: u32,
-    /// Column, from 0.
+    /// The column, counted from 0.
     pub column: u32,
-    /// The compiler's message.
+    /// The message of the compiler.
     pub message: String,
 }
 
-/// Looks for syntax errors in a text without running it.
+/// Checks the syntax of a script without running it.
 ///
 /// # Errors
-/// The first one.
+/// Returns the first syntax error.
 pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
     let opened = Vm::open_bare(Options::default());
     let vm = opened.map_err(|error| CompileFault {
@@ -105,8 +106,8 @@ pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
 /// The function that is called with the exception of a failed task, since no caller waits for its result.
 type LostHook = Box<dyn Fn(&Vm, Value)>;
 
-/// A VM. It stays on its thread, and must not be entered again by functions that Ruby calls, except through the methods that take
-/// and return values.
+/// A VM of mruby. It stays on its thread. Functions that Ruby calls must not enter it again, except through the methods
+/// that take and return values.
 pub struct Vm {
     raw: *mut State,
     memory: Box<std::cell::UnsafeCell<Memory>>,
@@ -114,55 +115,56 @@ pub struct Vm {
     pub(crate) functions: RefCell<Vec<Function>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     strand_class: Cell<u64>,
-    /// Symbols that requests need, since to look one up costs more than to use it: the method that resumes a strand, and the variable
-    /// that has the source of a lazy Hash.
+    /// Symbols that every request needs; they are stored since looking them up would cost more than using them.
+    /// `resume_name` is the method that resumes a strand, `source_name` the variable with the source of a lazy Hash.
     pub(crate) resume_name: Cell<u64>,
     source_name: Cell<u64>,
-    /// A registered Array: what Rust refers to.
+    /// An Array, registered with the garbage collector, of all values that Rust has rooted.
     roots: Cell<u64>,
     free_roots: RefCell<Vec<usize>>,
     root_count: Cell<usize>,
-    /// Interrupts scripts that do not end; dropped after the VM is closed.
+    /// The record by which the watchdog interrupts scripts that do not end; dropped after the VM is closed.
     pub(crate) watched: Arc<Watched>,
-    /// Number of [`Entered`] in force.
+    /// Number of [`Entered`] values that exist: how often the VM is entered.
     entries: Cell<u32>,
-    /// The exceptions that are raised when a script has reached its time limit, and its memory limit.
+    /// The exceptions that are raised when a script reaches its time limit or its memory limit.
     pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
     pub(crate) time_limit: Duration,
     lost: RefCell<Option<LostHook>>,
-    /// Whether a script has reached a limit, so that a full collection is due, and new exceptions to raise.
+    /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
-    /// Slots of [`Vm::root`] that the collector has released.
+    /// Slots of [`Vm::root`] whose values were dropped by the garbage collector; they are freed when the VM is entered
+    /// next.
     released: RefCell<Vec<usize>>,
     pub(crate) strands: RefCell<FxHashMap<u64, Info>>,
     pub(crate) idle: RefCell<Vec<Rooted>>,
-    /// Depth of nested strands: each was resumed by a function that the strand outside it called.
+    /// Current depth of nested strands: each was resumed by a function that the next outer strand called.
     pub(crate) depth: Cell<u32>,
-    /// The strand that has paused last.
+    /// The strand that began to wait last.
     pub(crate) paused: Cell<u64>,
 }
 
 thread_local! {
-    /// The VM that runs on this thread.
+    /// The VM that runs on this thread; null if none does.
     static CURRENT: Cell<*const Vm> = const { Cell::new(ptr::null()) };
 }
 
-/// Restores the collector's arena, and the VM that ran before.
+/// The time during which a VM is entered. When dropped, restores the garbage collector's arena, and the VM that ran before.
 pub(crate) struct Entered<'a> {
     vm: &'a Vm,
     arena: c_int,
     before: *const Vm,
-    /// What ran on this thread before; `None` if the VM was entered already.
+    /// The watch that was active on this thread before; `None` if this VM was entered already.
     watch: Option<*mut ffi::Watch>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // SAFETY: the index comes from the same VM.
+        // SAFETY: the index was returned for the same VM.
         unsafe { ffi::shim_arena_restore(self.vm.raw, self.arena) };
         self.vm.entries.set(self.vm.entries.get() - 1);
         if let Some(before) = self.watch {
-            // SAFETY: the counterpart of `enter`.
+            // SAFETY: `enter` has called `shim_watch_enter`, whose result this is.
             let interrupts = unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
             if interrupts > 0 {
                 self.vm.is_exhausted.set(true);
@@ -173,10 +175,10 @@ impl Drop for Entered<'_> {
 }
 
 impl Vm {
-    /// Opens a VM and tests it: whether the library behaves as the shim expects.
+    /// Opens a VM, and tests whether the library behaves as the shim expects.
     ///
     /// # Errors
-    /// If there is no memory, or the library is not usable.
+    /// Returns an error if there is not enough memory, or if the library is not usable.
     pub fn open(options: Options) -> Result<Rc<Self>, Error> {
         let vm = Self::open_bare(options)?;
         let prepared = vm.prepare(options);
@@ -236,7 +238,7 @@ impl Vm {
         let prepared = || {
             let roots = self.run(Op::Array, |_| ())?;
             self.roots.set(roots.0);
-            // SAFETY: both belong to this VM.
+            // SAFETY: the VM is open, and `roots` is a value of it.
             unsafe {
                 ffi::shim_register(self.raw, roots.0);
                 ffi::shim_prepare(self.raw);
@@ -264,7 +266,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Checks at the start that the library works: runs a job that waits and then ends, and one that raises an exception.
+    /// Tests that the library works: runs one job that returns a value and one that raises an exception.
     fn test_itself(&self) -> Result<(), String> {
         #[derive(Default)]
         struct Seen(RefCell<Vec<String>>);
@@ -298,7 +300,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Enters the VM: values that Rust makes are valid until the result is dropped.
+    /// Enters the VM. Values that Rust makes from now on are valid until the result is dropped.
     pub(crate) fn enter(&self) -> Entered<'_> {
         let before = CURRENT.replace(self);
         let is_first = self.entries.get() == 0;
@@ -308,13 +310,13 @@ impl Vm {
         }
         // SAFETY: the VM is open.
         let arena = unsafe { ffi::shim_arena_save(self.raw) };
-        // Before the watchdog counts: the next script must not pay for the garbage of one that reached a limit.
+        // Done before the watchdog counts: the next script must not pay for the garbage of a script that reached a limit.
         if is_first && self.is_exhausted.replace(false) {
             self.collect();
             give_back_free_memory();
             let _ = self.prepare_interrupts();
         }
-        // SAFETY: the VM is open, and left when the result is dropped.
+        // SAFETY: the VM is open, and `Entered` leaves it when it is dropped.
         let watch = is_first.then(|| unsafe { ffi::shim_watch_enter(self.watched.watch) });
         Entered {
             vm: self,
@@ -324,7 +326,7 @@ impl Vm {
         }
     }
 
-    /// Runs `work` in the VM: values made by it are valid until it returns.
+    /// Runs `work` in the VM. Values that `work` makes are valid until it returns.
     pub fn scope<T>(&self, work: impl FnOnce() -> T) -> T {
         let _arena = self.enter();
         work()
@@ -346,21 +348,20 @@ impl Vm {
         Value(self.strand_class.get())
     }
 
-    /// The running fiber, if it is a strand; else `nil`.
-    /// Besides, whether it can wait here.
+    /// The running fiber, or `nil` if it is not a strand; and whether it can wait at this point.
     pub(crate) fn current_fiber(&self) -> (Value, bool) {
         if self.strand_class().is_nil() {
             return (Value::nil(), false);
         }
         let mut can_wait = 0;
-        // SAFETY: the class is a constant of the VM.
+        // SAFETY: the class is a constant of the VM, so that it is valid.
         let strand = unsafe {
             ffi::shim_current_strand(self.raw, self.strand_class.get(), &raw mut can_wait)
         };
         (Value(strand), can_wait != 0)
     }
 
-    /// Does one step that may raise.
+    /// Executes one operation of the shim, which may raise an exception.
     pub(crate) fn run(&self, op: Op, fill: impl FnOnce(&mut Work)) -> Result<Value, Value> {
         let mut work = Work {
             mrb: self.raw,
@@ -381,7 +382,7 @@ impl Vm {
         };
         fill(&mut work);
         let before = CURRENT.replace(self);
-        // SAFETY: the record is complete for this step: the callers below fill in what the shim reads.
+        // SAFETY: the record is complete for this operation: the callers fill in what the shim reads for it.
         let value = Value(unsafe { ffi::shim_run(&raw mut work) });
         CURRENT.set(before);
         if work.failed == 0 {
@@ -400,7 +401,7 @@ impl Vm {
     }
 
     pub(crate) fn protect(&self, value: Value) {
-        // SAFETY: the arena grows; if it cannot, mruby has a reserve for this case.
+        // SAFETY: the VM is open. If the arena cannot grow, mruby has a reserve for the exception.
         unsafe { ffi::shim_protect(self.raw, value.0) };
     }
 
@@ -409,15 +410,15 @@ impl Vm {
     /// Calls a method.
     ///
     /// # Errors
-    /// The exception that it raises.
+    /// Returns the exception that the method raises.
     pub fn call(&self, receiver: Value, name: &str, arguments: &[Value]) -> Result<Value, Value> {
         self.call_with_block(receiver, name, arguments, Value::nil())
     }
 
-    /// Calls a method with a block. Nothing in it can wait.
+    /// Calls a method with a block. Neither the method nor the block can wait.
     ///
     /// # Errors
-    /// The exception that it raises.
+    /// Returns the exception that the method raises.
     pub fn call_with_block(
         &self,
         receiver: Value,
@@ -435,7 +436,7 @@ impl Vm {
     /// Calls a block or Proc.
     ///
     /// # Errors
-    /// The exception that it raises; `TypeError` if it is none.
+    /// Returns the exception that the block raises, or `TypeError` if `block` is not a Proc.
     pub fn yield_to(&self, block: Value, arguments: &[Value]) -> Result<Value, Value> {
         self.expect_kind(block, Kind::Proc)?;
         self.run(Op::Yield, |work| {
@@ -455,10 +456,10 @@ impl Vm {
             .is_ok_and(Value::is_true)
     }
 
-    /// Runs text at the top level: for texts of our own, at the start, before any script.
+    /// Runs a text in Ruby at the top level. Only for texts of the program itself, before any script runs.
     ///
     /// # Errors
-    /// The exception, also for syntax errors.
+    /// Returns the exception that the text raises; a syntax error is one, too.
     pub fn load(&self, text: &str, file: &str, line: u32) -> Result<Value, Value> {
         let file = to_c(file);
         let line = c_int::try_from(line).unwrap_or(c_int::MAX);
@@ -468,10 +469,11 @@ impl Vm {
         })
     }
 
-    /// Compiles text, which has line number `line` in `file`. The result is for [`Vm::evaluate`]; it is valid as values are.
+    /// Compiles a script, whose first line has the number `line` in `file`. The code that is returned is for
+    /// [`Vm::evaluate`]; it is valid as long as other values are.
     ///
     /// # Errors
-    /// The first syntax error.
+    /// Returns the first syntax error.
     pub fn compile(&self, text: &str, file: &str, line: u32) -> Result<Value, CompileFault> {
         let mut fault = Fault {
             line: 0,
@@ -501,7 +503,8 @@ impl Vm {
         }
     }
 
-    /// Runs compiled text in a strand, at once, until it waits or ends. `finish` gets its value.
+    /// Runs compiled code in a strand at once, until it waits or ends. `finish` receives the result; `context` is that of
+    /// the strand.
     pub fn evaluate(&self, code: Value, context: u64, finish: Rc<dyn crate::Finish>) {
         let _arena = self.enter();
         let module = self.constant(None, "H2O");
@@ -515,7 +518,7 @@ impl Vm {
 
     // ---- the rest ----
 
-    /// Sets what is called with exceptions of tasks, which nobody gets.
+    /// Sets the function that is called with the exception of a failed task, which nothing else receives.
     pub fn on_lost(&self, hook: impl Fn(&Self, Value) + 'static) {
         *self.lost.borrow_mut() = Some(Box::new(hook));
     }
@@ -526,7 +529,7 @@ impl Vm {
         }
     }
 
-    /// The VM's state of type `T`, created on first use.
+    /// The VM's state of type `T`, which is made on first use.
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let mut locals = self.locals.borrow_mut();
         let value = locals
@@ -537,25 +540,25 @@ impl Vm {
             .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
     }
 
-    /// Collects all garbage.
+    /// Runs a full garbage collection.
     pub fn collect(&self) {
         let _ = self.run(Op::Collect, |_| ());
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory that Ruby's objects and code use.
     #[must_use]
     pub fn memory(&self) -> usize {
-        // SAFETY: only the allocator writes, which does not run meanwhile.
+        // SAFETY: only the allocator writes the record, and it does not run meanwhile.
         unsafe { (*self.memory.get()).used }
     }
 
-    /// Number of values that Rust keeps.
+    /// Number of values that Rust has rooted.
     #[must_use]
     pub fn kept_values(&self) -> usize {
         self.root_count.get() - self.free_roots.borrow().len() - self.released.borrow().len()
     }
 
-    /// A reference to this VM.
+    /// A weak reference to this VM.
     #[must_use]
     pub fn reference(&self) -> Weak<Self> {
         Weak::clone(&self.this)
@@ -566,7 +569,7 @@ impl Drop for Vm {
     fn drop(&mut self) {
         self.locals.get_mut().clear();
         let before = CURRENT.replace(self);
-        // SAFETY: no strand runs, since nobody else refers to the VM.
+        // SAFETY: no strand runs, since this was the last reference to the VM.
         unsafe { ffi::shim_close(self.raw) };
         CURRENT.set(before);
         give_back_free_memory();
@@ -575,11 +578,11 @@ impl Drop for Vm {
 
 /// Returns free memory of the C library's allocator to the system.
 fn give_back_free_memory() {
-    // SAFETY: it has no conditions.
+    // SAFETY: the function may be called at any time.
     unsafe { ffi::limits_trim() };
 }
 
-/// A text for C, up to its first NUL.
+/// A text as a C string; it ends at the first NUL of the text.
 fn to_c(text: &str) -> CString {
     let text = text.split('\0').next().unwrap_or_default();
     CString::new(text).unwrap_or_default()

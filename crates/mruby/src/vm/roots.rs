@@ -1,4 +1,4 @@
-//! Values that Rust refers to for longer than a call.
+//! Values that Rust keeps for longer than a call.
 
 use std::rc::Weak;
 
@@ -9,7 +9,7 @@ use crate::ffi::Op;
 use super::Vm;
 
 impl Vm {
-    /// Keeps the value until the result is dropped.
+    /// Protects a value from the garbage collector until the result is dropped.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -45,7 +45,7 @@ impl Vm {
     }
 }
 
-/// A value that Rust keeps from the collector.
+/// A value that Rust keeps, and that the garbage collector therefore does not take.
 pub struct Rooted {
     vm: Weak<Vm>,
     slot: usize,
@@ -59,7 +59,7 @@ impl Rooted {
         self.value
     }
 
-    /// The strand will never be resumed.
+    /// Drops the state of the strand that is this value: the strand will never be resumed.
     pub(crate) fn forget_strand(&self) {
         if let Some(vm) = self.vm.upgrade() {
             let lost = vm.strands.borrow_mut().remove(&self.value.0);

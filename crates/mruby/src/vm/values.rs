@@ -1,4 +1,4 @@
-//! Values of Ruby: made, read and changed by Rust.
+//! Making, reading and changing values of Ruby in Rust.
 
 #![expect(unsafe_code, reason = "the interface of the shim is C's")]
 
@@ -7,7 +7,7 @@ use crate::{Kind, Value};
 
 use super::Vm;
 
-/// Number of entries that a Hash has at most for [`Vm::each_text`].
+/// Maximum number of entries of a Hash that [`Vm::each_text`] reads.
 const FEW_ENTRIES: usize = 16;
 
 impl Vm {
@@ -23,7 +23,7 @@ impl Vm {
         })
     }
 
-    /// A new frozen String.
+    /// A new frozen String with these octets.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -32,15 +32,15 @@ impl Vm {
         self.run(Op::Freeze, |work| work.a = text.0)
     }
 
-    /// An Integer.
+    /// A new Integer.
     ///
     /// # Errors
-    /// `NoMemoryError`: large ones are objects.
+    /// Raises `NoMemoryError`: large Integers are objects.
     pub fn integer(&self, number: i64) -> Result<Value, Value> {
         self.run(Op::Integer, |work| work.a = number.cast_unsigned())
     }
 
-    /// A Float.
+    /// A new Float.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -56,7 +56,7 @@ impl Vm {
         self.run_named(Op::Symbol, name, |_| ())
     }
 
-    /// A new Array.
+    /// A new Array of these values.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -67,17 +67,17 @@ impl Vm {
         })
     }
 
-    /// Appends to an Array.
+    /// Appends a value to an Array.
     ///
     /// # Errors
-    /// `NoMemoryError`, `FrozenError`; `TypeError` if it is none.
+    /// Raises `NoMemoryError` or `FrozenError`; `TypeError` if `array` is not an Array.
     pub fn push(&self, array: Value, value: Value) -> Result<(), Value> {
         self.expect_kind(array, Kind::Array)?;
         self.run(Op::Push, |work| (work.a, work.b) = (array.0, value.0))
             .map(drop)
     }
 
-    /// A new Hash with room for so many entries.
+    /// A new empty Hash with room for this number of entries.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -88,23 +88,25 @@ impl Vm {
     /// Sets an entry of a Hash.
     ///
     /// # Errors
-    /// `NoMemoryError`, `FrozenError`, what `hash` of the key raises; `TypeError` if it is none.
+    /// Raises `NoMemoryError`, `FrozenError` or the exception of the key's method `hash`; `TypeError` if `hash` is not a
+    /// Hash.
     pub fn hash_set(&self, hash: Value, key: Value, value: Value) -> Result<(), Value> {
         self.expect_kind(hash, Kind::Hash)?;
         let set = |work: &mut Work| (work.a, work.b, work.c) = (hash.0, key.0, value.0);
         self.run(Op::HashSet, set).map(drop)
     }
 
-    /// An entry of a Hash, or its default.
+    /// The value of an entry of a Hash, or the Hash's default.
     ///
     /// # Errors
-    /// What the key or the default raises; `TypeError` if it is none.
+    /// Raises the exception of the key's methods or of the default; `TypeError` if `hash` is not a Hash.
     pub fn hash_get(&self, hash: Value, key: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
         self.run(Op::HashGet, |work| (work.a, work.b) = (hash.0, key.0))
     }
 
-    /// An empty Hash of a subclass whose method `default` makes the entries when they are asked for, from `source`.
+    /// A new empty lazy Hash: its class is a subclass of Hash whose method `default` makes the entries from `source` when
+    /// they are first read.
     ///
     /// # Errors
     /// `NoMemoryError`.
@@ -114,10 +116,10 @@ impl Vm {
         })
     }
 
-    /// What a [lazy Hash](Vm::lazy_hash) makes its entries from; nil once it is plain.
+    /// The source from which a [lazy Hash](Vm::lazy_hash) makes its entries; nil once it is a plain Hash.
     ///
     /// # Errors
-    /// `TypeError` if it is none.
+    /// Raises `TypeError` if `hash` is not a Hash.
     pub fn source_of(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
         self.run(Op::Source, |work| {
@@ -125,11 +127,11 @@ impl Vm {
         })
     }
 
-    /// Makes a [lazy Hash](Vm::lazy_hash) one of class `Hash`, empty and without a source. Returns an Array of the keys and an Array
-    /// of the values that it had.
+    /// Turns a [lazy Hash](Vm::lazy_hash) into a plain one of class `Hash`, empty and without a source. Returns an Array of
+    /// the keys and an Array of the values that it had.
     ///
     /// # Errors
-    /// `FrozenError`; `TypeError` if it is none.
+    /// Raises `FrozenError`; `TypeError` if `hash` is not a Hash.
     pub fn make_plain(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
         self.run(Op::PlainHash, |work| {
@@ -137,29 +139,29 @@ impl Vm {
         })
     }
 
-    /// The entry of a Hash whose key is this Symbol.
+    /// The value of the entry of a Hash whose key is the Symbol with this name.
     ///
     /// # Errors
-    /// As [`Vm::hash_get`].
+    /// The exceptions are those of [`Vm::hash_get`].
     pub fn option(&self, hash: Value, name: &str) -> Result<Value, Value> {
         let name = self.symbol(name)?;
         self.hash_get(hash, name)
     }
 
-    /// The keys of a Hash, as an Array.
+    /// The keys of a Hash as an Array.
     ///
     /// # Errors
-    /// `NoMemoryError`; `TypeError` if it is none.
+    /// Raises `NoMemoryError`; `TypeError` if `hash` is not a Hash.
     pub fn hash_keys(&self, hash: Value) -> Result<Value, Value> {
         self.expect_kind(hash, Kind::Hash)?;
         self.run(Op::HashKeys, |work| work.a = hash.0)
     }
 
-    /// Calls `see` with the key and the value of each entry of a Hash, if it has at most [`FEW_ENTRIES`] and all keys and values are
-    /// Strings. Otherwise calls nothing and returns `None`. `see` must not run Ruby.
+    /// Calls `see` with the key and the value of each entry of a Hash, if it has at most [`FEW_ENTRIES`] and all keys and
+    /// values are Strings. Otherwise returns `None` and does not call `see`, which must not run Ruby.
     ///
     /// # Errors
-    /// The first one of `see`, after which it is not called any more.
+    /// Returns the first error of `see`, which is not called any more then.
     pub fn each_text<E>(
         &self,
         hash: Value,
@@ -169,7 +171,7 @@ impl Vm {
         if hash.kind() != Kind::Hash {
             return None;
         }
-        // SAFETY: the kind is checked, there is room for so many values, and the shim neither raises nor runs Ruby.
+        // SAFETY: the value is a Hash, there is room for this number of values, and the shim neither raises nor runs Ruby.
         let count = unsafe {
             let values = values.as_mut_ptr().cast::<u64>();
             ffi::shim_text_entries(self.raw, hash.0, values, FEW_ENTRIES)
@@ -192,10 +194,11 @@ impl Vm {
         ))
     }
 
-    /// The octets of a String, or the name of a Symbol. `read` must not run Ruby.
+    /// Calls `read` with the octets of a String or the name of a Symbol. `read` must not run Ruby. Returns `None` for any
+    /// other value.
     pub fn with_bytes<T>(&self, value: Value, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let mut len = 0;
-        // SAFETY: the kind is checked. The text stays where it is while Ruby does not run.
+        // SAFETY: the value is a String or Symbol. Its text stays where it is as long as Ruby does not run.
         let bytes = unsafe {
             let start = match value.kind() {
                 Kind::String => ffi::shim_string(value.0, &raw mut len),
@@ -211,7 +214,7 @@ impl Vm {
         Some(read(bytes))
     }
 
-    /// A copy of the octets of a String or Symbol.
+    /// A copy of the octets of a String, or of the name of a Symbol; `None` for any other value.
     #[must_use]
     pub fn bytes(&self, value: Value) -> Option<Vec<u8>> {
         self.with_bytes(value, <[u8]>::to_vec)
@@ -220,7 +223,7 @@ impl Vm {
     /// The octets of `value.to_s`.
     ///
     /// # Errors
-    /// What `to_s` raises.
+    /// Returns the exception that `to_s` raises.
     pub fn text_of(&self, value: Value) -> Result<Vec<u8>, Value> {
         if let Some(bytes) = self.bytes(value) {
             return Ok(bytes);
@@ -229,19 +232,19 @@ impl Vm {
         Ok(self.bytes(text).unwrap_or_default())
     }
 
-    /// The elements of an Array, copied.
+    /// A copy of the elements of an Array; `None` for any other value.
     #[must_use]
     pub fn elements(&self, array: Value) -> Option<Vec<Value>> {
         self.with_elements(array, <[Value]>::to_vec)
     }
 
-    /// The elements of an Array. `read` must not run Ruby.
+    /// Calls `read` with the elements of an Array. `read` must not run Ruby. Returns `None` for any other value.
     pub fn with_elements<T>(&self, array: Value, read: impl FnOnce(&[Value]) -> T) -> Option<T> {
         if array.kind() != Kind::Array {
             return None;
         }
         let mut len = 0;
-        // SAFETY: it is an Array, which stays as it is while Ruby does not run.
+        // SAFETY: the value is an Array, whose elements stay where they are as long as Ruby does not run.
         let elements = unsafe {
             let start = ffi::shim_array(array.0, &raw mut len);
             if start.is_null() || len == 0 {
