@@ -1,5 +1,5 @@
-//! Reads command lines as GNU `getopt_long` does: abbreviations of long options, `--name=value`, several letters after
-//! one `-`. No argument parser known to us does all of this and leaves other words to the program.
+//! Reads command lines as GNU `getopt_long` does: abbreviations of long options, `--name=value`, several letters after one `-`. No
+//! library that we know does all of this and leaves the other words to the program.
 
 /// An option of a program.
 #[derive(Clone, Copy)]

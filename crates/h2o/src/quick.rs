@@ -21,7 +21,7 @@ const NAME: &str = "(no configuration)";
 /// How many port numbers the search for a free port tries.
 const PORTS: u16 = 100;
 
-/// A configuration text in memory, with a name for messages. The files that it refers to are read from the file system.
+/// A configuration text in memory, with a name for messages. Files to which the text refers are read from the file system.
 pub(crate) struct BuiltIn {
     pub(crate) name: &'static str,
     pub(crate) text: String,

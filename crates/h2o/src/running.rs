@@ -28,7 +28,7 @@ impl RunningServer<'_> {
     /// Reloads the configuration. On an error, the old configuration stays in use.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     fn reload_configuration(&mut self) -> Result<Answer, String> {
         let result = self.serve_next();
         let reloads = &self.server.shared().reloads;
@@ -60,7 +60,7 @@ impl RunningServer<'_> {
                 self.config
             ));
         }
-        // An error is ignored, since loading the configuration below finds it again.
+        // An error is ignored here, because the attempt to load the configuration below reports it.
         let _ = h2o_opener::learn(self.config);
         h2o_server::reload(self.config, self.source, &self.loaded)
             .map_err(|error| error.to_string())

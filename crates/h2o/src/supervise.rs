@@ -16,14 +16,14 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// How often the main thread does periodic work while the server serves.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The actions of the server that [`handle_events`] calls on signals and other events. Tests have an implementation of
-/// their own.
+/// The actions of the server that [`handle_events`] calls on signals and other events. The tests of the main thread implement them
+/// by a recorder.
 pub(crate) trait Control {
     /// Makes the readiness probe of load balancers fail, so that they learn that the server will end, while it still serves.
     fn announce_end(&self);
     /// Begins the graceful shutdown of the server.
     fn shut_down(&self);
-    /// The values of `shutdown-delay` and `shutdown-timeout` in the current configuration.
+    /// Returns the values of `shutdown-delay` and `shutdown-timeout` in the current configuration.
     fn shutdown_times(&self) -> ShutdownTimes;
     /// Closes the remaining connections at once.
     fn close_connections(&self);
@@ -37,12 +37,12 @@ pub(crate) trait Control {
     fn tick(&mut self);
 }
 
-/// How the server ended.
+/// How the running server ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// All workers have ended, after their last connections.
     Drained,
-    /// Some workers still run.
+    /// The main thread gave up waiting; some workers still run.
     Abandoned,
     /// A worker's thread died.
     WorkerDied,

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct BudgetSettings {
     /// Units of the abuse budget that a connection has at the start, and the most that it can have.
     pub units: u32,
-    /// Units restored per second.
+    /// Units of the abuse budget that are restored per second.
     pub per_second: u32,
 }
 
@@ -24,9 +24,10 @@ impl Default for BudgetSettings {
 /// A client's behaviour that takes units off the abuse budget of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// A read brought few bytes, which completed nothing: the client sends a head or a body drop by drop.
+    /// A read brought few bytes that completed no message or frame: the client sends a request's head or body a few bytes at a
+    /// time.
     Fragment,
-    /// The server answered a request with an error of its own.
+    /// The server itself answered a request with an error.
     Refusal,
 }
 

@@ -20,7 +20,7 @@ pub(crate) const fn per_turn(bytes: usize) -> usize {
     if cfg!(test) { bytes / 64 } else { bytes }
 }
 
-/// Bytes per read of a socket, or of a stream of QUIC.
+/// Largest number of bytes per read of a socket, or of a QUIC stream.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
 /// The state that all connection drivers of one worker share.

@@ -143,7 +143,7 @@ impl Current {
     /// it.
     ///
     /// # Errors
-    /// The message to show.
+    /// The error message for the administrator.
     pub(crate) fn begin_services(&mut self, before: Option<&mut Self>) -> Result<(), String> {
         let wanted = &self.site.shared.get::<BackgroundServices>().0;
         let runs = |running: &RunningService, service: &Arc<dyn BackgroundService>| {

@@ -27,19 +27,19 @@ pub(crate) struct Generation {
     pub(crate) site: Arc<Site>,
     pub(crate) settings: Arc<ServerSettings>,
     pub(crate) listeners: Vec<ListenerConfig>,
-    /// Session resumption of TLS and QUIC clients.
+    /// State for the session resumption of TLS and QUIC clients.
     pub(crate) resumption: Arc<Resumption>,
     /// The worker drops this sender once it uses the configuration; the main thread, which holds the receiver, waits for that.
     pub(crate) adopted: mpsc::Sender<()>,
 }
 
-/// A [`Generation`] on a worker's thread.
+/// A [`Generation`] after a worker's thread has taken it over.
 pub(crate) struct LocalGeneration {
     pub(crate) setup: Rc<Setup>,
     pub(crate) settings: Arc<ServerSettings>,
     pub(crate) resumption: Arc<Resumption>,
     pub(crate) listeners: Vec<NextListener>,
-    /// See [`Generation::adopted`].
+    /// Dropped once the worker uses the configuration (see [`Generation::adopted`]).
     _adopted: mpsc::Sender<()>,
     /// For each listener of the old configuration that was looked up so far: the listener that continues it. The key is the address in
     /// memory of the old listener, which the value keeps alive so that no other listener gets the same address.

@@ -41,7 +41,8 @@ impl LoadedConfig {
         warnings
     }
 
-    /// Checks whether the configured ports can be bound. For `-t` only: a start fails anyway if they cannot.
+    /// Checks whether the configured ports can be bound. Called only for `-t` (test of the configuration): a start fails anyway if
+    /// they cannot.
     #[must_use]
     pub fn inspect_ports(&self) -> Vec<String> {
         let listeners = self.site.shared.get::<Listeners>();

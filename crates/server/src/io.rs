@@ -65,7 +65,7 @@ struct Backlog {
     tail: Bytes,
 }
 
-/// Numbers of bytes that were read from the socket and written to it.
+/// Numbers of bytes that were received from the socket and sent to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     received: u32,
@@ -111,7 +111,7 @@ impl Io {
         self.broken |= ready.broken;
     }
 
-    /// Whether the connection is lost in both directions. A peer that has only ended its own direction still reads.
+    /// Whether the connection is lost in both directions. A peer that has only ended its own direction may still be reading.
     pub(crate) const fn is_broken(&self) -> bool {
         self.broken
     }
@@ -475,7 +475,7 @@ impl Io {
             return Ok(None);
         }
         let sent = self.attempt(len, |socket| socket.send_piped(pipe, len))?;
-        // A short write may come from a pipe that holds less, and does not mean that the socket is full.
+        // A short write may mean that the pipe holds fewer bytes, and not that the socket is full.
         self.can_write |= sent > 0;
         Ok(Some(sent).filter(|&sent| sent > 0))
     }

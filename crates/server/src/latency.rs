@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::event::socket::TcpInfo;
 use crate::site::http2_settings::LatencySettings;
 
-/// Smallest number of bytes to which a DATA frame is cut so that it fits the rest of a round.
+/// A DATA frame is cut to fit the rest of a round, but not to fewer bytes than this.
 const LEAST_PIECE: usize = 512;
 
-/// State of the optimisation on one connection.
+/// State of the latency optimisation on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Latency {
     /// Whether the optimisation applies is not decided yet: no response has had to wait so far, so the kernel was not asked for its
@@ -64,8 +64,8 @@ impl Latency {
         }
     }
 
-    /// Decides whether the optimisation applies, by the kernel's figures `tcp`, by the duration of a turn of the event loop,
-    /// and by the bytes that a TLS record adds to its payload.
+    /// Decides whether the latency optimisation applies, by the kernel's figures `tcp`, by the duration of a turn of the event
+    /// loop, and by the bytes that a TLS record adds to its payload.
     pub(crate) fn decide(
         settings: &LatencySettings,
         tcp: Option<&TcpInfo>,

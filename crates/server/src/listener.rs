@@ -35,7 +35,7 @@ pub(crate) struct ListenerConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerId(pub(crate) u32);
 
-/// A listener of one worker.
+/// A listener as one worker has it.
 pub(crate) struct LocalListener {
     pub(crate) id: ListenerId,
     pub(crate) setup: Rc<Setup>,

@@ -13,13 +13,13 @@ use h2o_exchange::{Exchange, Scope};
 use crate::site::settings::seconds;
 
 /// A transfer that waits for its client and moves no byte for this long, or for `client-min-rate.grace` if that is longer, is
-/// ended, unless a timeout of the protocol is shorter. Off with `client-min-rate: 0`. H2O compatibility: H2O applies this
-/// limit to HTTP/2 connections.
+/// ended, unless a timeout of the protocol is shorter. With `client-min-rate: 0` there is no such limit. H2O compatibility: H2O
+/// applies this limit to HTTP/2 connections.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Longest interval between two checks of a transfer.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Settings of `client-min-rate`.
+/// Values of the directives `client-min-rate` and `client-min-rate.grace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientRate {
     /// `client-min-rate`: minimum rate in bytes per second; 0 turns the check off.
@@ -73,7 +73,7 @@ pub(crate) struct Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TransferState {
     pub(crate) now: Instant,
-    /// Bytes transferred so far.
+    /// Number of bytes transferred so far.
     pub(crate) bytes: u64,
     /// Whether only the client can continue the transfer.
     pub(crate) waits_for_client: bool,

@@ -1,4 +1,4 @@
-//! The replacement of the configuration while the server runs.
+//! Replaces the configuration while the server runs.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ impl Server {
     /// Returns warnings for the administrator. On an error, the old configuration stays in use unchanged.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     pub fn reload(&mut self, loaded: &LoadedConfig) -> Result<Vec<String>, String> {
         let workers = self.workers();
         let bound = bind_new(loaded, workers, None, |endpoint| {

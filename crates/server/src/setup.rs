@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     pub(crate) http1: Arc<h2o_http1::Settings>,
     /// Settings of the HTTP/2 engine.
     pub(crate) http2_engine: Arc<h2o_http2::Settings>,
-    /// Settings of the HTTP/2 driver.
+    /// Settings of HTTP/2 that the driver applies.
     pub(crate) http2: Http2Settings,
     pub(crate) http3: Http3Settings,
     /// Whether `send-informational` allows informational responses over HTTP/2 and HTTP/3.

@@ -74,7 +74,8 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
-/// kTLS: sends a TLS record that is not application data. Returns how many bytes of `payload` were taken.
+/// With kTLS: has the kernel encrypt and send a TLS record that is not application data. Returns how many bytes of `payload` the
+/// kernel took.
 pub(crate) fn send_tls_record(
     socket: impl AsFd,
     content_type: u8,

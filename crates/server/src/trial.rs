@@ -42,11 +42,11 @@ pub struct TrialRequest {
     pub target: String,
     /// The header fields: names in lower case, and values.
     pub headers: Vec<(String, String)>,
-    /// The content, if the request has any.
+    /// The body of the request; `None` if it has none.
     pub body: Option<Vec<u8>>,
     /// The address of the client that the request claims.
     pub peer: SocketAddr,
-    /// Request variables, as `setenv` sets them.
+    /// Request variables that the request begins with, like those that `setenv` sets.
     pub variables: Vec<(String, String)>,
 }
 
@@ -72,7 +72,7 @@ pub struct TrialResponse {
     pub time: Duration,
 }
 
-/// Why requests were not answered.
+/// Why test requests were not answered.
 #[derive(Debug)]
 pub enum TrialError {
     /// A script in the configuration could not be evaluated; the error log says why.
@@ -123,7 +123,7 @@ pub fn try_requests(
     ended
 }
 
-/// A worker that runs requests.
+/// A worker that runs test requests without a connection.
 struct Trial {
     worker: Rc<Worker>,
     site: Rc<LocalSite>,

@@ -36,13 +36,13 @@ use crate::{LoadedConfig, ServerSettings, worker_plan};
 use h2o_quic::KnownPaths;
 use h2o_tls::{Resumption, ResumptionSettings};
 
-/// Threads per worker for blocking file operations.
+/// Number of threads per worker for blocking file operations.
 const DISK_THREADS: usize = 4;
 
 /// How long each step of a status report waits for the workers' answers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The running workers.
+/// The running server: its workers and its configuration.
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
     pub(crate) orders: Vec<UnboundedSender<Order>>,
@@ -90,7 +90,7 @@ impl Server {
     /// Starts the workers. Returns when all of them accept connections. Each worker's thread calls `on_end` when it ends.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     pub fn start(
         loaded: &LoadedConfig,
         mut bound: ListeningSockets,
@@ -245,7 +245,7 @@ impl Server {
         drop((self.current, self.retired));
     }
 
-    /// Waits until all connections have closed.
+    /// Waits until all workers have ended, that is, until their connections have closed.
     pub fn join(self) {
         for thread in self.threads {
             // The result is ignored: the panic hook has already reported a worker's panic.

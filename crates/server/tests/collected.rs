@@ -23,14 +23,14 @@ use h2o_testkit::{Deadline, eventually};
 use http2_client::Client;
 use trick::{Tricks, paths_of_tricks, tricks};
 
-/// Behaviour of the test handler.
+/// The behaviours of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
     /// Answers with the place of the body (memory or file), its length, and the sum of its bytes.
     Sum,
     /// Answers without reading the body.
     Plain,
-    /// Declines without reading the body.
+    /// Declines the request without reading its body.
     Pass,
     /// Answers whether the server streams the body to the handler.
     Pull,
@@ -279,7 +279,7 @@ fn large_content_is_in_a_file_and_small_content_in_memory_and_neither_is_changed
         for is_announced in WAYS {
             let mut stream = upload_over_http1(server.port, "/sum", is_announced, &content);
             assert_eq!(response(&mut stream), (200, true, want.clone()));
-            // The connection can still be used.
+            // The connection still takes another request.
             write!(stream, "GET /plain HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
             assert_eq!(response(&mut stream).2, "plain");
             let (mut client, stream, seen) =

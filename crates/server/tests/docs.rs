@@ -1,4 +1,4 @@
-//! Checks that the manual and the source agree.
+//! Tests that the manual and the source code agree.
 
 /// The manual's list of directives must be what `make docs` generates.
 #[test]
@@ -34,7 +34,7 @@ fn every_attribute_of_a_mapping_is_in_the_manual() {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut tables = 0;
     for (path, code) in sources(&[crates.join("server/src"), crates.join("handlers/src")]) {
-        // In the source a table of attributes begins with `: [Attribute; 3] = [` or `: &[Attribute] = &[`.
+        // In the source code, a table of attributes begins with `: [Attribute; 3] = [` or `: &[Attribute] = &[`.
         for table in code.split("[Attribute").skip(1) {
             let Some((_, table)) = table.split_once("= ") else {
                 continue;

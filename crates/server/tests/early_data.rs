@@ -20,7 +20,7 @@ use h2o_testkit::tls::{Client, client_config};
 use tls_client::{Running, content, get, preface, with_ticket};
 use trick::{Tricks, paths_of_tricks, tricks};
 
-/// Behaviour of the test handler.
+/// The behaviours of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
     /// Answers requests from TLS early data with 425, and other requests with their own body.

@@ -144,7 +144,7 @@ enum Version {
 
 const VERSIONS: [Version; 3] = [Version::Http1, Version::Http2, Version::Http3];
 
-/// A request of the client.
+/// A request that the test's client sends.
 #[derive(Clone, Copy, Debug)]
 enum Request<'a> {
     Get(&'a str),

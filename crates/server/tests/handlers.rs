@@ -22,7 +22,7 @@ use h2o_exchange::{
 use h2o_http::{Headers, Known, StatusCode};
 use trick::{Tricks, paths_of_tricks, tricks};
 
-/// Behaviour of the test handler.
+/// The behaviours of the test handler.
 #[derive(Clone, Copy)]
 enum Trick {
     Decline,

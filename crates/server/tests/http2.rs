@@ -299,7 +299,7 @@ fn trailers_follow_the_content_whether_its_length_is_known_or_not() {
     // If a body is longer than its announced length, the stream is reset.
     let id = client.ask("/trailers-long", &[]);
     client.until(&format!("{id} reset 1"));
-    // HTTP/1 clients get no trailers.
+    // HTTP/1 clients get the response without its trailers.
     let answer = server.get("/trailers");
     assert!(answer.contains("0123456789"), "{answer}");
     assert!(!answer.contains("grpc-status"), "{answer}");

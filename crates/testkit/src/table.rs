@@ -1,9 +1,9 @@
 //! Tables of HTTP/1 requests, for tests of the engine and of the program. `data/README.md` describes the format.
 
-/// Requests that the server refuses.
+/// The table of requests that the server refuses.
 const MALFORMED: &str = include_str!("../data/malformed.txt");
 
-/// Unusual requests that the server accepts.
+/// The table of unusual requests that the server accepts.
 const UNUSUAL: &str = include_str!("../data/unusual.txt");
 
 /// One entry of a table of requests.
@@ -12,7 +12,7 @@ pub struct Entry {
     /// What is unusual about the request.
     pub name: String,
     fields: Vec<(String, Vec<u8>)>,
-    /// Bytes that the client sends.
+    /// The bytes that the client sends for the request.
     pub input: Vec<u8>,
 }
 

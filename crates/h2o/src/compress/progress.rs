@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 /// Number of characters of a full bar.
 const WIDTH: usize = 40;
 
-/// A progress bar on standard error, if that is a terminal.
+/// A progress bar on standard error; nothing is shown if that is no terminal.
 pub(super) struct Progress {
     total: usize,
     done: usize,

@@ -24,7 +24,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10);
 /// How long the command may take to end after SIGTERM before it gets SIGKILL.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the main thread waits for.
+/// What the main thread of the helper waits for.
 enum Event {
     /// The server has closed the pipe.
     Closed,

@@ -20,7 +20,7 @@ pub(crate) enum Task {
     Stop { pid_file: PathBuf },
     /// Print this text and end.
     Print(String),
-    /// Internal: replace this process by the worker's command, or report why that is impossible.
+    /// Internal task: replace this process by the worker's command, or report why that is impossible.
     Exec(Vec<String>),
 }
 
@@ -153,7 +153,7 @@ struct Reading {
 /// Reads the command line; `words` does not include the program's name. `variable` reads an environment variable.
 ///
 /// # Errors
-/// The text to show.
+/// The error message for the administrator.
 pub(crate) fn parse(
     arguments: impl Iterator<Item = String>,
     variable: impl Fn(&str) -> Option<String>,

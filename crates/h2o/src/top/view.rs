@@ -99,7 +99,7 @@ pub(super) fn lines(before: &Report, now: &Report, seconds: f64, order: Order) -
     lines
 }
 
-/// The request rates of the paths, in the order of the paths.
+/// Computes what each path did between two reports, in the order in which the paths will be listed.
 fn rates(
     before: &[PathNumbers],
     now: Vec<PathNumbers>,

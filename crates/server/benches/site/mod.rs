@@ -9,7 +9,7 @@ use h2o_config::Memory;
 use h2o_exchange::{Address, ConnectionInfo, ExchangeRef, LocalSite, TlsInfo, Transport, Worker};
 use h2o_http::Known;
 
-/// One worker with a site of one host and one path.
+/// One worker and its site for a benchmark: one host with one path.
 pub(crate) struct Setup {
     pub(crate) worker: Rc<Worker>,
     pub(crate) site: Rc<LocalSite>,

@@ -258,7 +258,8 @@ impl EventLoop {
     fn run_woken(&mut self) {
         let mut woken = std::mem::take(&mut self.woken);
         self.wakes.take(&mut woken);
-        // Sorts the wakers that have fired by connection, so that one write sends the output of all streams of a connection.
+        // The requests whose wakers have fired are sorted by connection, so that one write sends the output of all streams of a
+        // connection.
         woken.sort_by_key(|&(token, _)| token);
         for streams in woken.chunk_by(|one, next| one.0 == next.0) {
             self.run_table(streams[0].0, |table| table.wake(streams));
@@ -280,7 +281,7 @@ impl EventLoop {
             } else {
                 match self.reactor.take_more(&mut ready) {
                     Ok(true) => Poll::Ready(Ok(())),
-                    // There are no more events: asks the runtime to wake this task at the next one.
+                    // There are no more events, so the runtime is asked to wake this task at the next event.
                     Ok(false) => self.reactor.poll_events(task, &mut ready),
                     Err(error) => Poll::Ready(Err(error)),
                 }

@@ -23,7 +23,7 @@ static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// The pipes of a worker for `splice`.
 pub(crate) struct Pipes {
-    /// Pipes that are not in use.
+    /// Pipes of the worker that are not in use.
     spare: RefCell<Vec<Pipe>>,
     /// The state that all workers share; the [`h2o_exchange::BufferLimits`] in it hold `max-spare-pipes`.
     shared: Arc<Shared>,

@@ -19,7 +19,7 @@ const BATCH: usize = 256;
 /// A readiness event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
-    /// The token that the socket was registered with.
+    /// The token with which the socket was registered.
     pub(crate) token: u64,
     pub(crate) readable: bool,
     pub(crate) writable: bool,

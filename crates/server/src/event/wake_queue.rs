@@ -21,7 +21,7 @@ impl WakeQueue {
         }
     }
 
-    /// Moves the queued entries to `woken`.
+    /// Moves all entries of the queue to `woken`.
     pub(crate) fn take(&self, woken: &mut Vec<WakeTarget>) {
         woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
     }

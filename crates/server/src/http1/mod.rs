@@ -29,7 +29,7 @@ const TURN_BYTES: usize = per_turn(1024 * 1024);
 /// Number of pipelined requests that a connection answers before other connections run.
 const TURN_REQUESTS: usize = 32;
 
-/// The HTTP/1 side of a connection.
+/// The HTTP/1 driver of one connection.
 pub(crate) struct Http1 {
     /// The requests of the connection: one at a time, in [`SlotId::ONLY`].
     requests: Requests,

@@ -139,7 +139,7 @@ impl Http1 {
                 Flow::Close
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
-                // The engine reports these events only within a request.
+                // The protocol engine reports content only within a request.
                 debug_assert!(false, "an event without a request");
                 Flow::Close
             }

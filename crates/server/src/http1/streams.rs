@@ -28,7 +28,7 @@ const FILE_PIECE: usize = 512 * 1024;
 /// Response bodies up to this size are copied behind the head and sent with it.
 const INLINE: usize = 8 * 1024;
 
-/// The engine of a connection, and what happens to the connection after the current request.
+/// The protocol engine of a connection, and how the connection goes on after the current request.
 pub(super) struct Http1Streams {
     pub(super) engine: ServerConnection,
     /// How the end of the current response's body is marked: by its length, by chunks, or by closing the connection.
@@ -39,7 +39,7 @@ pub(super) struct Http1Streams {
     pub(super) drops_body: bool,
     /// Whether no further request is taken, and the connection ends when all output is written.
     pub(super) is_closing: bool,
-    /// Whether the connection is to end at once.
+    /// Whether the connection must be closed at once.
     pub(super) is_over: bool,
     /// Whether the server goes on reading after the last response, because the client was refused, or sends more than the server
     /// reads.
@@ -96,7 +96,7 @@ impl Http1Streams {
         content.pull(self, turn, SlotId::ONLY, PIECE, task)
     }
 
-    /// Handles a failure of the socket or of the body's source.
+    /// Handles a failure of the client's socket or of the source of the response's body.
     fn on_io_error(&mut self, error: TransferError) -> Result<PullResult, BodyError> {
         match error {
             TransferError::Socket => {

@@ -34,7 +34,7 @@ const FULL: usize = per_turn(192 * 1024);
 /// With more connections than this, a worker has idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
-/// The HTTP/2 side of a connection.
+/// The HTTP/2 driver of one connection.
 pub(crate) struct Http2 {
     requests: Requests,
     engine: ServerConnection,
@@ -414,7 +414,7 @@ impl Http2 {
             self.abandon();
             return Flow::Close;
         }
-        // The delay of new requests may have ended, or the last stream.
+        // The delay of new requests may have ended, or the last stream may have been closed.
         self.run(turn)
     }
 

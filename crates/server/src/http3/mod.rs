@@ -31,7 +31,7 @@ const SEND_TURN: usize = per_turn(1024 * 1024);
 /// With more connections than this, a worker has idle ones free memory that can be allocated again.
 const MANY: usize = 256;
 
-/// The HTTP/3 side of a connection.
+/// The HTTP/3 driver of one connection.
 pub(crate) struct Http3 {
     requests: Requests,
     streams: Http3Streams,

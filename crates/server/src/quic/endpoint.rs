@@ -25,7 +25,7 @@ const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 
 /// The state that the QUIC listeners of all workers share.
 pub(crate) struct QuicShared {
-    /// What all workers remember of the network paths to clients, such as their round trip times.
+    /// The network paths to clients that all workers remember, with figures such as round-trip times.
     pub(crate) known_paths: KnownPaths,
     /// The mailboxes for datagrams, by the index of the worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,

@@ -14,7 +14,7 @@ use crate::setup::Setup;
 pub(crate) enum Admission {
     /// Send this response without running the handlers. The server does not read the rest of the request.
     Refuse(Response),
-    /// Run the handlers now.
+    /// Run the handlers now: the body has come completely, or there is none.
     Start,
     /// Run the handlers now. None of them reads the request's body, which has not come completely.
     StartUnwanted,

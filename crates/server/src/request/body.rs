@@ -270,6 +270,6 @@ pub(crate) enum BodyRoom {
     Free,
     /// There is no room now; the waker of the request fires once there is.
     Full,
-    /// The request does not read a body.
+    /// No handler reads the body of the request.
     Unwanted,
 }

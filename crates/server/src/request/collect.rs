@@ -264,8 +264,8 @@ impl FileWriter {
         }
     }
 
-    /// Has a disk thread write the queued bytes if there are at least `least` of them. Ready when there are fewer and no write
-    /// is in progress.
+    /// Has a disk thread write the queued bytes of the body if there are at least `least` of them. Ready when there are fewer and
+    /// no write is in progress.
     fn poll_written(
         &mut self,
         task: &mut TaskContext<'_>,

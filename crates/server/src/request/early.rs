@@ -69,7 +69,7 @@ impl Requests {
         {
             let exchange = &mut *exchange.borrow_mut();
             exchange.is_early = false;
-            // An internal redirect may have taken the body away from the request.
+            // The body is restored only if the request still has one: an internal redirect may have removed it.
             if exchange.request.body != BodyLength::None {
                 exchange.body = body;
             }

@@ -27,7 +27,7 @@ const MAX_SEEN: usize = 256;
 /// Largest number of CASPer cookies (such a cookie says which resources the browser has in its cache) that are decoded per request.
 /// A client has one cookie; decoding one costs time in proportion to its capacity.
 const MAX_COOKIES: usize = 4;
-/// Fields that a promised request copies from the client's request.
+/// Header fields that a promised request copies from the client's request.
 const COPIED: [Known; 5] = [
     Known::Accept,
     Known::AcceptCharset,
@@ -54,7 +54,7 @@ pub(super) struct Pushes {
     has_urgent: bool,
 }
 
-/// A resource to push.
+/// A resource that the server will push.
 struct Push {
     /// The slot of the client's request with whose response the push is promised.
     with: SlotId,
@@ -187,7 +187,7 @@ impl Requests {
         true
     }
 
-    /// Decides about a pushed response whose handler has answered after the promise.
+    /// Decides whether to send a pushed response whose handler has answered after the promise.
     fn amend_pushed(
         &mut self,
         id: SlotId,

@@ -173,11 +173,11 @@ struct Target {
 
 /// Where the URI reference of an internal redirect points.
 enum Place {
-    /// A host of the configuration, by its index.
+    /// The reference names this host of the configuration (by its index).
     Host(u32),
-    /// A server outside the configuration.
+    /// The reference names a server outside the configuration.
     Elsewhere(OtherServer),
-    /// The upstream server that gave the response.
+    /// The reference is relative to the upstream server that gave the response.
     Upstream(Successor),
 }
 

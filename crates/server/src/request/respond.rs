@@ -161,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request that never had a slot.
+    /// Ends a request that was answered at once and never had a slot.
     #[inline]
     fn finish_without_slot<S: Streams>(
         &mut self,

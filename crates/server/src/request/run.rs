@@ -16,7 +16,7 @@ use super::slots::{Mark, Phase};
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window, routing};
 use crate::flow::Turn;
 
-/// A request whose head is complete.
+/// A request whose head has come completely, as a driver passes it to the request table.
 pub(crate) struct Arrived {
     pub(crate) exchange: ExchangeRef,
     /// The state of the request's body; present if the body has not come completely.

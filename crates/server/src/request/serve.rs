@@ -379,7 +379,7 @@ fn filter(
     Ok(response)
 }
 
-/// Runs code of a handler or filter. A panic is answered with 500 and affects no other request.
+/// Calls `run`, which is code of a handler or filter. If it panics, the result is a response 500, and no other request is affected.
 pub(super) fn fenced<T>(worker: &Worker, run: impl FnOnce() -> T) -> Result<T, Box<Response>> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Box::new(on_panic(worker)))
 }

@@ -29,7 +29,7 @@ pub(crate) struct StreamSlot {
     marks: [bool; Mark::COUNT],
 }
 
-/// What a request waits for.
+/// What a request in a slot waits for.
 pub(super) enum Phase {
     /// The slot has no request, or the request is being worked on.
     InStep,

@@ -87,7 +87,7 @@ pub(crate) trait Streams: Sized {
     /// Adds to an exchange, just before its log line is written, the facts that only this HTTP version knows.
     fn before_log(&self, _id: SlotId, _exchange: &ExchangeRef) {}
 
-    /// Told when a request is over: ends its stream at once if its response is not complete.
+    /// Called when a request is over: closes its stream, or resets it at once if its response is not complete.
     fn close(&mut self, turn: &mut Turn<'_>, id: SlotId, reason: CloseReason);
 
     /// Whether a server push can be promised with the response of a stream (RFC 9113 §8.4).
@@ -182,7 +182,7 @@ pub(crate) enum Window {
     Credit(usize),
 }
 
-/// Why the server has no use for the rest of a request's body.
+/// Why the server does not want the rest of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
     /// No handler wants the body.

@@ -21,7 +21,7 @@ pub(super) struct Http1 {
     response: Option<Response>,
     /// Whether the server has sent `Connection: close`, so that no further request can be sent.
     is_closing: bool,
-    /// Whether the server has had a reason to close the connection.
+    /// Whether the server may close the connection now without that being an error.
     may_close: bool,
     has_left: bool,
 }

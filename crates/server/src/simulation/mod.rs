@@ -40,7 +40,7 @@ const HTTP3_SEEDS: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Complete,
-    /// The client cancelled the request, or the server ended it for a good reason.
+    /// The client cancelled the request, or the server ended it for a reason that the simulation allows.
     Cut,
 }
 

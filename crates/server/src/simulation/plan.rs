@@ -1,4 +1,4 @@
-//! Random plans of requests, and the handler that answers them as planned.
+//! Random plans of requests, and the simulated handler that answers each request as planned.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

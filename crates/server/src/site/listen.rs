@@ -25,7 +25,7 @@ const ALT_SVC_SECS: u32 = 86_400;
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
 
 impl Listeners {
-    /// Whether a listener with a port serves the host with this index without TLS.
+    /// Whether a listener on a TCP port serves the host with this index without TLS.
     pub(crate) fn have_clear_port(&self, host: u32) -> bool {
         let serves =
             |hosts: &Option<Vec<u32>>| (hosts.as_ref()).is_none_or(|hosts| hosts.contains(&host));
@@ -35,7 +35,7 @@ impl Listeners {
     }
 }
 
-/// One listening address.
+/// A listener of the configuration: one address, with its options.
 #[derive(Clone)]
 pub(crate) struct Listener {
     pub(crate) endpoint: Endpoint,

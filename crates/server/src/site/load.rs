@@ -58,7 +58,7 @@ impl LoadedConfig {
     /// Opens log files and log pipes, with the rights of the starting user.
     ///
     /// # Errors
-    /// The message to show.
+    /// The error message for the administrator.
     pub fn open_resources(&self) -> Result<(), String> {
         self.site
             .shared

@@ -60,7 +60,7 @@ pub struct QuicSettings {
     /// `handshake-timeout-rtt-multiplier`: time limit of a handshake in round-trip times; with 0 only `handshake-timeout` limits a
     /// handshake.
     pub handshake_rtts: u32,
-    /// `max-initial-handshake-packets`.
+    /// `max-initial-handshake-packets`: how many packets the server sends for one handshake.
     pub max_handshake_packets: u64,
     /// `qpack-encoder-table-capacity`, in bytes.
     pub encoder_table: u32,

@@ -24,7 +24,7 @@ pub struct ServerSettings {
     pub capabilities: Option<CapabilitySet>,
     /// Value of the directive `pid-file`.
     pub pid_file: Option<PathBuf>,
-    /// `error-log`: a path, or `| command`.
+    /// Value of the directive `error-log`: a path, or `| command`.
     pub error_log: Option<Arc<str>>,
     /// `num-threads`: one entry per worker, with the CPU to pin the worker to, if any. An empty list stands for one worker per
     /// online CPU.

@@ -89,7 +89,7 @@ impl LoadedConfig {
 /// Opens every listener of a configuration, with the rights of the starting user.
 ///
 /// # Errors
-/// The message to show.
+/// The error message for the administrator.
 pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, String> {
     bind_or_take(loaded, workers, None)
 }
@@ -97,7 +97,7 @@ pub fn bind(loaded: &LoadedConfig, workers: usize) -> Result<ListeningSockets, S
 /// Like [`bind`], but takes the sockets of the listeners that a supervisor has opened from `inherited`.
 ///
 /// # Errors
-/// The message to show.
+/// The error message for the administrator.
 pub fn bind_or_take(
     loaded: &LoadedConfig,
     workers: usize,

@@ -23,7 +23,7 @@ pub struct InheritedSockets {
     from: Supervisor,
 }
 
-/// Who has opened the sockets.
+/// The kind of supervisor that has opened the sockets.
 enum Supervisor {
     /// A supervisor with the protocol of Server::Starter, which has opened all listeners. The string is the value of
     /// `SERVER_STARTER_PORT`.
@@ -54,7 +54,7 @@ impl InheritedSockets {
     /// Takes the sockets that `SERVER_STARTER_PORT` lists. Must be called once, before other files are opened.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     pub fn from_server_starter(variable: &str) -> Result<Self, String> {
         if variable.is_empty() {
             return Err("$SERVER_STARTER_PORT is empty".to_owned());
@@ -79,7 +79,7 @@ impl InheritedSockets {
     /// Takes the `count` sockets of systemd's socket activation. Must be called once, before other files are opened.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     pub fn from_systemd(count: u16) -> Result<Self, String> {
         let numbers = FIRST_ACTIVATED..FIRST_ACTIVATED + RawFd::from(count);
         let sockets: Vec<Inherited> = numbers.map(take).collect::<Result<_, _>>()?;
@@ -106,7 +106,7 @@ impl InheritedSockets {
     /// Checks that every inherited socket belongs to a listener.
     ///
     /// # Errors
-    /// The text to show.
+    /// The error message for the administrator.
     pub(crate) fn finish(self) -> Result<(), String> {
         let Some(Inherited { number, .. }) = self.sockets.first() else {
             return Ok(());

@@ -40,7 +40,7 @@ static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 /// With more open connections than this, idle connections drop data that can be rebuilt (see [`ConnectionState::info`]).
 const MANY: usize = 256;
 
-/// One connection of a worker.
+/// One connection of a worker over TCP or a Unix socket.
 pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
     /// Number of bytes that the worker's memory account holds for this connection.

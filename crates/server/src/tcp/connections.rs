@@ -254,7 +254,7 @@ impl Connections {
             // Above the soft limit, idle connections are closed before the new one runs.
             self.context.unfinished.borrow_mut().push(token);
         } else {
-            // The connection is run at once: listeners use deferred accept, so its first bytes have mostly arrived.
+            // The connection is run at once: listeners use deferred accept, so that its first bytes have usually arrived.
             self.run_connection(token, |connection, context| connection.run(context));
         }
     }

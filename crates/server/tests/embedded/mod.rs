@@ -67,7 +67,7 @@ impl Embedded {
         }
     }
 
-    /// Begins graceful shutdown.
+    /// Begins the graceful shutdown of the server.
     #[allow(dead_code, reason = "not all tests end theirs")]
     pub(crate) fn shut_down(&self) {
         if let Some(server) = &self.server {

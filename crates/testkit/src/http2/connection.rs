@@ -46,7 +46,7 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// The trailers of the response.
     pub trailers: Vec<(String, String)>,
-    /// Whether END_STREAM was received.
+    /// Whether the server has ended the stream by END_STREAM.
     pub is_ended: bool,
     /// The error code of RST_STREAM, if the server has sent it.
     pub reset: Option<u32>,
@@ -57,9 +57,9 @@ pub struct Answer {
 pub struct GoAway {
     /// The last stream that the server processes.
     pub last: u32,
-    /// The error code.
+    /// The error code of the GOAWAY frame.
     pub code: u32,
-    /// The debug data.
+    /// The debug data of the GOAWAY frame, as text.
     pub text: String,
 }
 
@@ -175,7 +175,7 @@ impl Http2 {
         &self.decoder
     }
 
-    /// Sends bytes.
+    /// Sends these bytes to the server.
     ///
     /// # Panics
     /// If the server has closed the connection.
@@ -201,7 +201,7 @@ impl Http2 {
         let _ = self.try_send(bytes);
     }
 
-    /// Ends the client's direction.
+    /// Ends the client's direction of the connection.
     pub fn finish(&mut self) {
         // The server may have closed the connection already.
         let _ = self.socket.shutdown(Shutdown::Write);

@@ -52,8 +52,8 @@ const BATCHES: usize = 4;
 const SEND_TURN: usize = per_turn(64 * 1024);
 /// Largest number of datagrams that are sent by one system call.
 const MAX_SEGMENTS: usize = 32;
-/// Bit that marks an event token as that of a socket. In the token of a connection, the bits below 32 are its slot in
-/// the table, those from 32 up to this one the slot's generation.
+/// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and
+/// the bits from 32 up to this one hold the slot's generation.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 /// Event token of the worker's mailbox for datagrams. No socket has this token.

@@ -288,7 +288,7 @@ impl Quic {
         }
     }
 
-    // --- sending ---------------------------------------------------------------------------------------------------
+    // --- Sending packets -------------------------------------------------------------------------------------------
 
     /// Makes a packet with exactly these frames, without sending it.
     ///
@@ -494,7 +494,7 @@ impl Quic {
         phase.is_odd = !phase.is_odd;
     }
 
-    // --- receiving -------------------------------------------------------------------------------------------------
+    // --- Receiving packets -----------------------------------------------------------------------------------------
 
     /// Processes the datagrams that have arrived, and waits at most `pause` for one, without sending anything. Returns whether one
     /// arrived.

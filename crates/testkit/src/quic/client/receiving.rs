@@ -226,6 +226,4 @@ impl Quic {
             self.max_unidirectional = self.max_unidirectional.max(limits[1]);
         }
     }
-
-    // --- HTTP/3 ----------------------------------------------------------------------------------------------------
 }
