@@ -1,4 +1,4 @@
-//! HTTP/3, by a client on another's stack (aioquic).
+//! HTTP/3 with a client made with the library aioquic.
 
 use std::fs::Permissions;
 use std::net::UdpSocket;
@@ -12,12 +12,12 @@ fn start() -> Server {
     start_with("", "")
 }
 
-/// With settings of the global level, and attributes of the QUIC listener.
+/// Starts a server with these directives at the global level and these attributes of its QUIC listener.
 fn start_with(settings: &str, attributes: &str) -> Server {
     start_with_paths(settings, attributes, "")
 }
 
-/// As [`start_with`], with paths besides.
+/// As [`start_with`], with `paths` in addition to `/`.
 fn start_with_paths(settings: &str, attributes: &str, paths: &str) -> Server {
     let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
     let settings = format!("num-threads: 2\n{settings}");
@@ -30,12 +30,12 @@ fn start_with_paths(settings: &str, attributes: &str, paths: &str) -> Server {
         .start()
 }
 
-/// Has a conversation, which must go as it should.
+/// Runs one conversation of the client `http3.py`, which fails if the server does not answer as expected.
 fn talk(server: &Server, conversation: &str, argument: Option<&str>) {
     talk_to(server, server.port(), conversation, argument);
 }
 
-/// As [`talk`], by way of another port.
+/// As [`talk`], with a client that connects to another port.
 fn talk_to(server: &Server, port: u16, conversation: &str, argument: Option<&str>) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
     let port = port.to_string();
@@ -147,7 +147,7 @@ fn responses_of_every_version_tell_of_http3_and_headers_can_replace_that() {
     }
 }
 
-/// Sends the content of requests back, and what comes through a WebSocket.
+/// A backend that sends back the content of each request, and the bytes of a WebSocket.
 fn echo(talk: &mut Talk) {
     while let Some(request) = talk.read_head() {
         if request.field("upgrade").is_some() {
@@ -185,7 +185,7 @@ fn uploads_reach_backends_whole() {
     let server = start_before(&backend);
     talk(&server, "uploads", None);
 
-    // The log counts the bytes of the stream: the content, and some for the head and the frames.
+    // The log counts the bytes received on the stream: the content, the head and the frame headers.
     let log = server.folder.read("access_log");
     for (line, content) in log.lines().zip([0, 1, 1000, 65_536, 1_000_000]) {
         let (_, bytes) = line.split_once(" in=").expect("it is in the format");
@@ -220,7 +220,7 @@ fn tunnels_carry_bytes_both_ways_until_they_end() {
     talk(&start_before(&backend), "tunnels", Some(&argument));
 }
 
-/// Tunnels for UDP to ALLOWEDPORT of this machine.
+/// Starts a server that tunnels UDP to the port ALLOWEDPORT of 127.0.0.1.
 fn start_for_udp() -> Server {
     let paths = "
       /udp: { proxy.connect-udp: [ '+127.0.0.1:@ALLOWEDPORT@' ] }";
@@ -232,7 +232,7 @@ fn udp_goes_through_datagrams_or_capsules() {
     let server = start_for_udp();
     let port = server.port_of("ALLOWEDPORT").to_string();
     talk(&server, "udp", Some(&port));
-    // Datagrams count in the log as content: the second tunnel had 1, 100 and 1000 bytes, each behind a context identifier.
+    // The log counts datagrams as content: the second tunnel carried 1, 100 and 1,000 bytes, each behind a context id of one byte.
     let log = server.read_until("access_log", "id=8");
     assert!(log.contains(" 200 1104 id=4 "), "{log}");
 }
@@ -244,9 +244,9 @@ fn the_draft_of_connect_udp_names_its_datagrams() {
     talk(&server, "udp_draft", Some(&port));
 }
 
-/// Two servers of a fleet, with the same ticket keys; and their ports.
+/// Two servers of a fleet, which have the same ticket keys, and their ports.
 fn start_fleet() -> ([Server; 2], [u16; 2]) {
-    // Each port is free for TCP and for UDP.
+    // A port is chosen that is free for both TCP and UDP.
     let ports = [(); 2].map(|()| {
         loop {
             let port = free_port();
@@ -293,7 +293,8 @@ hosts:
     (servers, ports)
 }
 
-/// Passes datagrams on between one client at a time and servers; a client says by words which of them gets the next.
+/// A relay of datagrams between one client at a time and two servers. Words that the client sends to it choose the server that gets the
+/// next datagram. Returns the port of the relay.
 fn relay(servers: [u16; 2]) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
     let port = socket.local_addr().expect("it is bound").port();
@@ -338,7 +339,7 @@ fn packets_that_reach_another_server_of_the_fleet_find_their_connection() {
 #[test]
 fn only_servers_of_the_fleet_may_forward() {
     let ([server, other], [port, other_port]) = start_fleet();
-    // Its place is taken by somebody who forges.
+    // The second server ends, and a socket of the client takes its port: the first server accepts forwarded packets from there only.
     drop(other);
     talk_to(&server, port, "forged", Some(&other_port.to_string()));
 }
@@ -362,7 +363,7 @@ fn more_quic_connections_than_allowed_have_to_wait_and_tcp_has_not() {
     assert!(response.status.starts_with("200"), "{response:?}");
 }
 
-/// UDP sockets that are bound to a port of this machine.
+/// Number of UDP sockets that are bound to this port of 127.0.0.1.
 fn udp_sockets(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/udp").expect("this is Linux");
     let address = format!(" 0100007F:{port:04X} ");
@@ -384,7 +385,7 @@ fn as_many_threads_serve_quic_as_are_wanted() {
 #[test]
 fn connections_are_traced_where_that_is_wanted() {
     let server = start_with("", "quic: { qlog: @DIR@/www }");
-    // The server may run as another user.
+    // The server may run as another user, who must be able to write traces into the directory.
     let directory = server.folder.name_of("www");
     std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
     talk(&server, "files", None);
@@ -413,7 +414,7 @@ fn connections_are_traced_where_that_is_wanted() {
     ] {
         assert!(text.contains(name), "{name}: {text}");
     }
-    // Each record is one of JSON, in the order of time.
+    // Each record of the trace is a JSON text, and the records are in the order of time.
     let script = "import json,sys
 records = [json.loads(record) for record in open(sys.argv[1]).read().split('\\x1e')[1:]]
 assert records[0]['qlog_version'] == '0.3', records[0]

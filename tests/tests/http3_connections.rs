@@ -1,5 +1,5 @@
-//! What becomes of HTTP/3 connections and their requests: packets that reach another worker, early data that is sent twice, new
-//! addresses, slow clients, the end of the server. The client is one made of frames, which does exactly what a test says.
+//! The life of HTTP/3 connections and their requests: packets that reach another worker, replayed early data, changes of the client's
+//! address, slow clients, shutdown of the server. The client sends exactly the frames that a test makes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ access-log: {{ path: @DIR@/access_log, format: '%m %U %s' }}
         .start()
 }
 
-/// A counter of the server's status.
+/// The value of a counter in the server's status.
 fn counter(client: &mut Quic, name: &str) -> u64 {
     let answer = client.ask("/status/json");
     let text = String::from_utf8(answer.content).expect("JSON is text");
@@ -43,7 +43,7 @@ fn counter(client: &mut Quic, name: &str) -> u64 {
 fn packets_that_reach_another_worker_find_their_connection() {
     let server = start("num-threads: 4", "");
     let mut client = Quic::open(server.port());
-    // The kernel chooses the worker's socket by the addresses of both.
+    // Each worker has its own socket, and the kernel chooses one by the addresses and ports of client and server.
     for n in 1..=40 {
         client.move_to([127, 0, 0, 1 + n % 5]);
         assert_eq!(client.ask("/a.txt").status, 200);
@@ -71,10 +71,10 @@ fn a_hundred_downloads_survive_new_addresses() {
             client.read(Duration::ZERO);
             if !*has_moved && client.received(*stream).len() > 10_000 {
                 *has_moved = true;
-                // Half of them have a new port, half a new address.
+                // Half of the clients change their port only, the other half their address.
                 let last = u8::try_from(2 + n).expect("few");
                 client.move_to([127, 0, 0, if n % 2 == 0 { 1 } else { last }]);
-                // What a client does that notices.
+                // A client that knows of its new address sends a packet at once.
                 client.send(&h2o_tests::quic::frame::ping());
             }
         }
@@ -94,7 +94,7 @@ fn a_hundred_downloads_survive_new_addresses() {
 
 // --- round trips and early data ------------------------------------------------------------------------------------
 
-/// What a client says first on its streams, and a request for `path` on stream 0.
+/// STREAM frames with the beginning of the client's control streams, and with a request for `path` on stream 0.
 fn first_streams(client: &mut Quic, path: &str) -> Vec<u8> {
     let mut frames = Vec::new();
     for (id, data) in control_streams(&[]) {
@@ -105,7 +105,7 @@ fn first_streams(client: &mut Quic, path: &str) -> Vec<u8> {
     frames
 }
 
-/// Takes in what comes without sending anything, until something is so.
+/// Receives packets, without sending any, until `is_so` holds.
 fn listen(client: &mut Quic, what: &str, is_so: impl Fn(&Quic) -> bool) {
     let deadline = Deadline::after_secs(20);
     while !is_so(client) {
@@ -128,7 +128,7 @@ fn a_hello_of_two_packets_is_answered_after_two_round_trips() {
         client.send_datagram(datagram);
     }
     listen(&mut client, "the handshake", Quic::can_send);
-    // The second flight: what TLS says last, and the request.
+    // The client's second flight: its last TLS messages, and a request.
     for datagram in client.handshake_datagrams() {
         client.send_datagram(&datagram);
     }
@@ -138,7 +138,7 @@ fn a_hello_of_two_packets_is_answered_after_two_round_trips() {
     assert_eq!(client.answer(0).expect("it is there").status, 200);
 }
 
-/// A client whose TLS can resume a session with the server.
+/// The options of a client whose TLS has a session with the server that can be resumed.
 fn resumable(server: &Server) -> Options {
     let options = Options::default();
     let mut client = Quic::open_with(server.port(), options.clone());
@@ -154,7 +154,7 @@ fn resumable(server: &Server) -> Options {
         );
         next.can_send_early().then_some(())
     });
-    // Looking has taken the session.
+    // The check has used up the session, so another connection gets a new one.
     let mut client = Quic::open_with(server.port(), options.clone());
     let _ = client.ask("/a.txt");
     client.read(Duration::from_millis(100));
@@ -162,7 +162,7 @@ fn resumable(server: &Server) -> Options {
     options
 }
 
-/// The datagrams of a first flight with early data: a request for `path`.
+/// The datagrams of a client's first flight, with a request for `path` in early data.
 fn early_flight(client: &mut Quic, path: &str) -> Vec<Vec<u8>> {
     assert!(client.can_send_early(), "there is a session");
     let mut flight = client.handshake_datagrams();
@@ -195,7 +195,7 @@ fn early_data_sent_twice_is_processed_once() {
     }
     client.wait_for("the response", |client| client.has_ended(0));
     client.send_once(&h2o_tests::quic::frame::close(0x100));
-    // Somebody who has recorded it, while the connection is remembered and later.
+    // An attacker who recorded the first flight sends it again: first while the server still knows the connection, then later.
     for _ in 0..3 {
         let mut recorder = Quic::new(server.port(), Options::default());
         for datagram in &flight {
@@ -203,7 +203,7 @@ fn early_data_sent_twice_is_processed_once() {
         }
         recorder.receive_only(Duration::from_secs(1));
     }
-    // The server has read all that once it answers this.
+    // When the server answers this request, it has read all of those datagrams.
     let mut other = Quic::open(server.port());
     assert_eq!(other.ask("/a.txt").status, 200);
     let log = server.read_until("access_log", "GET /medium 200");
@@ -254,13 +254,13 @@ fn who_takes_a_response_slower_than_the_least_rate_loses_it() {
             "{client:?}"
         );
         client.read(Duration::ZERO);
-        // A slow client, not a wait.
+        // The pause makes the client slow; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(50));
         window += 100;
         client.send(&h2o_tests::quic::frame::max_stream_data(stream, window));
     }
     assert_eq!(client.reset_code(stream), Some(REQUEST_CANCELLED));
-    // It is about the response, not about the connection.
+    // The limit ends the response only: another request on the connection is answered.
     let stream = client.send_request(&get("/a.txt"));
     client.wait_for("an answer", |client| client.has_ended(stream));
 }
@@ -310,7 +310,7 @@ fn who_sends_a_body_slower_than_the_least_rate_is_refused() {
         );
         client.send_stream(stream, &Frame::data(vec![b'x'; 300]).bytes(), false);
         client.read(Duration::ZERO);
-        // A slow client, not a wait.
+        // The pause makes the client slow; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(client.reset_code(stream), Some(REQUEST_CANCELLED));
@@ -341,12 +341,12 @@ fn heads_that_come_a_byte_at_a_time_use_up_the_budget() {
 
 // --- the end -------------------------------------------------------------------------------------------------------
 
-/// Asks until the server says GOAWAY, then waits for what it owes. Returns how many requests it has answered, and how many that it
-/// said it would are lost.
+/// Sends requests until the server sends GOAWAY, then waits for the responses. Returns how many requests were answered, and how many were
+/// lost although GOAWAY said that they would be answered.
 fn ask_until_goaway(mut client: Quic, has_begun: &AtomicBool) -> (usize, usize) {
     let mut asked: Vec<u64> = Vec::new();
     while client.goaway().is_none() && client.closed.is_none() {
-        // Four at a time, one of them large.
+        // Four requests are open at a time, one of them for a larger file.
         let open = asked
             .iter()
             .filter(|stream| !client.has_ended(**stream))
@@ -360,7 +360,7 @@ fn ask_until_goaway(mut client: Quic, has_begun: &AtomicBool) -> (usize, usize) 
         }
         client.read(Duration::from_millis(5));
     }
-    // The first GOAWAY names none; the second says which were taken.
+    // The first GOAWAY excludes no request; the second has the id of the first request that is not answered.
     client.comes(Duration::from_secs(20), |client| {
         asked.iter().all(|stream| client.has_ended(*stream))
     });

@@ -1,9 +1,9 @@
-//! `send-informational`: who is told that a request's content is wanted.
+//! `send-informational`: which clients get a 100 (Continue) when the server wants their content.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag, post};
 use h2o_tests::{Backend, Server, Setup};
 
-/// A server that has a use for content, which is: it leads to `backend`.
+/// Starts a server that uses the content of requests: it forwards them to `backend`.
 fn start(setting: &str, backend: &Backend) -> Server {
     Setup::new(&format!(
         "
@@ -24,7 +24,7 @@ fn backend() -> Backend {
     Backend::answering("HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n")
 }
 
-/// Statuses of the informational responses to an upload with that further field, over HTTP/2.
+/// The statuses of the informational responses to an upload over HTTP/2 that has this field in addition.
 fn over_http2(server: &Server, field: (&str, &str)) -> Vec<String> {
     let mut client = Http2::open(server.port(), &[]);
     let section = [post("/"), encode(&[("expect", "100-continue"), field])].concat();

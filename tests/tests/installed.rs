@@ -1,5 +1,5 @@
-//! What `make install` puts in place: the helpers that configurations name, and the units of systemd; and what systemd and the
-//! server say to each other.
+//! What `make install` installs: the helper programs that configurations name, and the units of systemd; and the messages between systemd
+//! and the server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ fn helpers_are_this_program_under_other_names() {
     assert_eq!(output.code, 0, "{output}");
     let output = run(&helper(&folder, "fetch-ocsp-response"), &["--help"]);
     assert!(output.success().starts_with(b"Usage: fetch-ocsp-response"));
-    // The words of `h2o` are files to a helper.
+    // To a helper program, a word such as `reload`, which is a subcommand of `h2o`, is the name of a file.
     let output = run(&helper(&folder, "fetch-ocsp-response"), &["reload"]);
     assert!(output.stderr.contains("failed to read reload"));
     let bundle = fs::read_link(helper(&folder, "ca-bundle.crt")).expect("it is a link");
@@ -88,7 +88,7 @@ fn kill_on_close_ends_the_command_with_the_server() {
     assert!(!folder.at("remove").exists());
 }
 
-/// A process that is killed at the end.
+/// A process that is killed when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -143,7 +143,7 @@ fn units_are_those_of_systemd() {
         let path = units.join(unit);
         let text = fs::read_to_string(&path).expect("it is installed");
         assert!(!text.contains("/usr/local/"), "{text}");
-        // The program is not at its place.
+        // The test does not install the program at the unit's path, so the path of the tested binary replaces it.
         let program = binary().to_str().expect("it is UTF-8");
         fs::write(&path, text.replace("/opt/h2o/bin/h2o", program)).expect("it is ours");
     }
@@ -157,7 +157,7 @@ fn units_are_those_of_systemd() {
 
 const SITE: &str = "num-threads: 2\nlisten: { host: 127.0.0.1, port: @PORT@ }\nhosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
 
-/// A socket like that of systemd, to which everybody may write.
+/// Makes a socket for messages to the service manager, like that of systemd: everyone may send to it.
 fn service_manager(name: &str) -> UnixDatagram {
     let socket = UnixDatagram::bind(name).expect("the folder is writable");
     let all = fs::Permissions::from_mode(0o777);
@@ -167,7 +167,7 @@ fn service_manager(name: &str) -> UnixDatagram {
     socket
 }
 
-/// What the service manager is told next.
+/// The next message that the service manager receives.
 fn told(manager: &UnixDatagram) -> String {
     let mut bytes = [0; 1024];
     let len = manager.recv(&mut bytes).expect("it is told something");
@@ -214,7 +214,7 @@ fn a_watchdog_hears_of_a_server_whose_workers_turn_and_of_no_other() {
         heard += usize::from(told(&manager) == "WATCHDOG=1");
     }
     drop((server, manager));
-    // Another process is meant.
+    // The watchdog variables are for another process, so the server sends no watchdog messages.
     let folder = Folder::new();
     let name = folder.name_of("notify");
     let manager = service_manager(&name);
@@ -241,7 +241,7 @@ fn sockets_of_systemd_are_served() {
         )
         .replace("@DIR@", folder.path().to_str().expect("it is UTF-8"));
     let path = folder.write("h2o.conf", config);
-    // One socket of both address families, as `ListenStream=PORT` makes it; the other port is the server's own.
+    // systemd passes one socket for both address families, as `ListenStream=PORT` makes it; the server opens the other port itself.
     let mut command = Command::new("systemd-socket-activate");
     command.args(["-l", &port.to_string()]);
     command.arg(binary()).arg("-c").arg(&path);
@@ -259,7 +259,7 @@ fn sockets_of_systemd_are_served() {
 
     drop(activated);
 
-    // A socket that no `listen` has.
+    // systemd passes a socket that no `listen` of the configuration names.
     let config = folder
         .read("h2o.conf")
         .replace(&format!("listen: {port}\n"), "");

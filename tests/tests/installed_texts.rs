@@ -1,5 +1,4 @@
-//! The man pages, completions and default configuration that `make install` puts in place, as the programs that read them
-//! see them.
+//! The man pages, completions and default configuration that `make install` installs, checked with the programs that read them.
 
 use std::process::Command;
 
@@ -20,7 +19,7 @@ fn generated(kind: &str) -> String {
     run(&binary().display().to_string(), &["--generate", kind]).text()
 }
 
-/// What a terminal of 100 columns shows.
+/// What man prints for a page on a terminal of 100 columns.
 fn man(page: &str) -> Output {
     run(
         "env",
@@ -75,7 +74,7 @@ fn man_shows_the_pages_without_a_warning() {
     }
 }
 
-/// A line of words, the last one of them unfinished, and what is offered for it.
+/// Words of a command line, the last of them incomplete, and the completions expected for it.
 const LINES: [(&[&str], &[&str]); 7] = [
     (&["re"], &["reload"]),
     (&["--ge"], &["--generate"]),
@@ -89,7 +88,7 @@ const LINES: [(&[&str], &[&str]); 7] = [
     (&["-c", "h2o."], &["h2o.conf"]),
 ];
 
-/// A directory with a file and a directory.
+/// A directory with two files and a directory, for the completion of file names.
 fn place() -> Folder {
     let folder = Folder::new();
     folder.write("h2o.conf", "listen: 80\n");
@@ -101,14 +100,14 @@ fn place() -> Folder {
 fn sorted(output: Output) -> Vec<String> {
     assert_eq!((output.code, &*output.stderr), (0, ""));
     let text = output.text();
-    // fish puts a description behind a tab, and both of them a slash behind a directory.
+    // fish prints a tab and a description after a completion; fish and zsh append a slash to a directory.
     let words = text.lines().filter_map(|line| line.split('\t').next());
     let mut words: Vec<_> = words
         .map(|word| word.trim_end_matches('/').to_owned())
         .filter(|word| !word.is_empty())
         .collect();
     words.sort();
-    // zsh offers a word once for each of its groups.
+    // zsh prints a completion once for each group that it belongs to.
     words.dedup();
     words
 }
@@ -153,7 +152,7 @@ fn fish_completes_commands_options_and_values() {
 fn zsh_completes_commands_options_and_values() {
     let folder = place();
     folder.write("functions/_h2o", generated("zsh"));
-    // zsh completes on a terminal only: this driver types on one of its own.
+    // zsh completes only on a terminal: this script runs it on a pseudo-terminal and types the line.
     let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/complete.zsh");
     for (words, want) in LINES {
         let line = format!("h2o {}", words.join(" "));
@@ -183,7 +182,7 @@ fn the_default_site_is_served_and_a_changed_configuration_stays() {
         .replace("/run/", &format!("{root}/"))
         .replace("/var/log/h2o/", &format!("{root}/"))
         .replace("listen: 80", "listen: @PORT@")
-        // The test reads messages from standard error.
+        // The server must write its messages to standard error, where the test reads them.
         .replace("error-log:", "#");
     assert!(!moved.contains(" /var"), "{moved}");
     let server = Setup::new(&moved).start();

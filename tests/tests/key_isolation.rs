@@ -1,4 +1,4 @@
-//! `neverbleed: ON`: private keys are in a process of their own, and nowhere else.
+//! `neverbleed: ON`: private keys are only in the memory of a separate process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use memchr::memmem;
 
 const KINDS: [(&str, Key); 2] = [("ec", Key::EcSec1), ("rsa", Key::RsaPkcs1)];
 
-/// A server with a listener for each kind of key: `EC_PORT` and `RSA_PORT`.
+/// A server with one listener for each kind of key, on `EC_PORT` and `RSA_PORT`.
 fn start(neverbleed: &str) -> Server {
     let folder = Folder::new();
     let mut hosts = String::new();
@@ -26,18 +26,18 @@ fn start(neverbleed: &str) -> Server {
     Setup::in_folder(folder, &config).start()
 }
 
-/// Shakes hands over a version of TLS. Returns what openssl says.
+/// Makes a TLS handshake with these options of `openssl s_client`. Returns what openssl prints.
 fn shake_hands(server: &Server, port: &str, options: &str) -> String {
     let port = server.port_of(port);
     let command = format!("openssl s_client -connect 127.0.0.1:{port} {options} </dev/null 2>&1");
     run("sh", &["-c", &command]).text()
 }
 
-/// The forms in which a key could be in memory: the secret number in both orders of bytes, and the text of the file.
+/// The forms that a key may have in memory: its secret number in both byte orders, and a line of the text of its file.
 fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
     let file = server.folder.name_of(&format!("{name}.key"));
     let number = if name == "ec" {
-        // RFC 5915 §3: version, then the private key as an octet string of 32 bytes.
+        // RFC 5915 §3: the structure has a version, then the private key as an octet string of 32 bytes.
         let der = openssl(&["ec", "-in", &file, "-outform", "DER"]).success();
         der[7..39].to_vec()
     } else {
@@ -46,13 +46,13 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
         let (prime, _) = prime.split_once("prime2:").expect("it has two primes");
         let digits: String = prime.chars().filter(char::is_ascii_hexdigit).collect();
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("they are digits");
-        // After the zero that keeps it positive.
+        // The digits after the leading zero byte, which only marks the number as positive.
         (2..digits.len()).step_by(2).map(byte).collect()
     };
     assert!(number.len() >= 32);
     let reversed = number.iter().rev().copied().collect();
     let text = server.folder.read(&format!("{name}.key"));
-    // Public parts are in the certificate, too: the secret is at the beginning of the one, at the end of the other.
+    // A line with public parts would also be in the certificate: the secret is at the beginning of an EC file, at the end of an RSA file.
     let lines: Vec<&str> = text.lines().collect();
     let line = if name == "ec" {
         lines[1]
@@ -62,7 +62,7 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
     vec![number, reversed, line.as_bytes().to_vec()]
 }
 
-/// Whether a process has some bytes in its memory.
+/// Whether the memory of a process contains one of the byte strings.
 fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     let memory = File::open(format!("/proc/{pid}/mem")).expect("it is ours");
@@ -77,7 +77,7 @@ fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
             continue;
         }
         let mut content = vec![0; usize::try_from(to - from).expect("it fits")];
-        // Some special regions cannot be read.
+        // Some special regions of memory, such as those of the kernel, cannot be read.
         let Ok(len) = memory.read_at(&mut content, from) else {
             continue;
         };
@@ -89,7 +89,7 @@ fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
     is_found
 }
 
-/// The key process of a server.
+/// The process id of the server's key process.
 fn key_process(server: &Server) -> Option<u32> {
     let parent = server.pid().to_string();
     let found = run("pgrep", &["-x", "-P", &parent, "neverbleed"]).text();
@@ -145,7 +145,7 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
             .map(str::to_owned)
     };
     assert_eq!(user_of(first), user_of(server.pid()));
-    // Not even its own user may read the memory of a process that is not dumpable: its files belong to root.
+    // The key process is not dumpable, so its files in /proc belong to root, and not even its own user may read its memory.
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata(format!("/proc/{first}/mem"))
         .unwrap()
@@ -159,7 +159,7 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
         let answer = shake_hands(&server, port, "");
         assert!(answer.contains("Peer signature type: "), "{answer}");
     }
-    // One that hangs is replaced, too.
+    // A key process that hangs is replaced as well.
     let second = key_process(&server).expect("there is a key process");
     let _ = run("kill", &["-STOP", &second.to_string()]);
     let answer = shake_hands(&server, "EC_PORT", "");

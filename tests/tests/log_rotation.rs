@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use h2o_tests::{Folder, Server, Setup, eventually, run};
 
-/// The rotated files of a log, the oldest first.
+/// The rotated files of a log in the directory `logs`, oldest first.
 fn rotated(folder: &Folder, log: &str) -> Vec<PathBuf> {
     rotated_in(&folder.at("logs"), log)
 }
@@ -30,14 +30,14 @@ fn is_compressed(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gz")
 }
 
-/// The text of a log, which may be compressed.
+/// The text of a log file, which may be compressed.
 fn read(path: &Path) -> String {
     let program = if is_compressed(path) { "zcat" } else { "cat" };
     let unpacked = run(program, &[&path.display().to_string()]).success();
     String::from_utf8(unpacked).expect("it is text")
 }
 
-/// A folder with a directory for logs that only the starting user may write to.
+/// A folder with a directory `logs` that only the user who starts the server may write to.
 fn folder() -> Folder {
     let folder = Folder::new();
     let logs = folder.make_dir("logs");
@@ -45,7 +45,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// With `user`, if the test may become another user.
+/// Adds the directive `user` to a configuration if the test runs as root.
 fn as_nobody(config: &str) -> String {
     if rustix::process::geteuid().is_root() {
         format!("user: nobody\n{config}")
@@ -121,7 +121,7 @@ hosts:
     let folder = server.stop();
     let found = rotated(&folder, "errors");
     assert_eq!(found.len(), 2, "{found:?}");
-    // What scripts write follows, and so do the server's own messages.
+    // Output of scripts and the server's own messages go to the new file after each rotation.
     let kept = found.iter().map(fs::read_to_string);
     let kept: String = kept.map(|text| text.expect("it is text")).collect();
     let all = kept + &folder.read("logs/errors");
@@ -149,7 +149,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     }
     server.wait_for_message(failed);
     assert_eq!(server.ask("GET /page?20").code(), 200);
-    // There is time for another failure.
+    // In this time the server would try the rotation again, and fail a second time.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(server.messages().matches(failed).count(), 1);
     let folder = server.stop();
@@ -178,7 +178,7 @@ fn a_rotation_needs_a_reason() {
     }
 }
 
-/// A query that no compression makes much shorter.
+/// A long query that compression hardly shortens; each number has its own.
 fn long_query(number: usize) -> String {
     let mut state = number as u64;
     let words = std::iter::repeat_with(|| {
@@ -190,12 +190,12 @@ fn long_query(number: usize) -> String {
     format!("?{number}-{}", words.take(24).collect::<String>())
 }
 
-/// A server whose access log is on a small disk.
+/// A server whose access log is on a file system of 16 MB.
 struct SmallDisk {
     server: Server,
-    /// The directory of the log, which only the server has under its name.
+    /// The directory of the log under /proc: only the server's mount namespace has the small file system mounted.
     logs: PathBuf,
-    /// Number of requests so far, each with its own [`long_query`].
+    /// Number of requests sent so far; each has its own [`long_query`].
     sent: usize,
 }
 
@@ -231,7 +231,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
         }
     }
 
-    /// Sends requests, which are answered whatever becomes of their lines.
+    /// Sends requests; the server must answer them even if it cannot write their log lines.
     fn ask(&mut self, count: usize) {
         let mut client = self.server.connect();
         for _ in 0..count {
@@ -242,7 +242,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
         }
     }
 
-    /// Fills the disk, but for `left` bytes, and sends requests until the error log has these texts.
+    /// Fills the file system except for `left` bytes, and sends requests until the error log contains all of `texts`.
     fn fill(&mut self, left: u64, texts: &[&str]) {
         let mut filler = File::create(self.filler()).expect("the disk is writable");
         while filler.write_all(&[0; 4096]).is_ok() {}
@@ -263,8 +263,8 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
         self.logs.join("filler")
     }
 
-    /// Checks that these logs have the lines of all requests from `first` to `end`, and besides whole lines of others or the
-    /// start of one, on a line of its own.
+    /// Checks that the logs contain the lines of all requests from `first` up to `end`, and otherwise only lines of other requests,
+    /// complete or cut off at their end.
     fn check(&self, paths: &[PathBuf], first: usize, end: usize) {
         let text: String = paths.iter().map(|path| read(path)).collect();
         let found: HashSet<_> = text.lines().collect();
@@ -284,7 +284,7 @@ const NO_SPACE: &str = "failed to write to log file:";
 #[test]
 fn a_full_disk_loses_lines_only_while_it_is_full() {
     let mut disk = SmallDisk::start("");
-    // Their length has no common divisor with that of a page: the last line before the disk is full ends early.
+    // The length of the lines has no common divisor with a page's: the last line that fits on the disk is cut off.
     disk.ask(10);
     disk.fill(32 * 1024, &[NO_SPACE]);
     disk.free();

@@ -1,4 +1,4 @@
-//! What the server writes about itself: the error log, log commands, and logs that nobody reads.
+//! What the server writes about itself: the error log, log commands, and logs whose reader does not read.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use h2o_tests::{ClosedPort, Deadline, Folder, Raw, Setup, binary, eventually, free_port};
 
-/// A path that answers 502 with a line in the error log.
+/// A path that answers 502 and writes a line into the error log.
 fn failing(closed: &ClosedPort) -> String {
     format!("/down: {{ proxy.reverse.url: '{}' }}", closed.url())
 }
@@ -32,7 +32,7 @@ fn no_line_of_the_error_log_lacks_its_time_its_level_and_its_process() {
         assert!(log.contains(&text), "{text}: {log}");
     }
     for line in log.lines() {
-        // 2026-11-22T10:11:12.345+03:30 [level] PID: text
+        // Shape of a line: `2026-11-22T10:11:12.345+03:30 [level] PID: text`.
         let mut words = line.splitn(3, ' ');
         let time = words.next().unwrap_or_default();
         let shape: String = time
@@ -77,13 +77,13 @@ fn no_request_waits_for_a_reader_of_standard_error() {
             "{text}"
         );
     }
-    // From here on nobody reads; a pipe holds 64 KiB, less than a thousand lines.
+    // From here on the test does not read the server's standard error. The pipe holds 64 KiB, less than a thousand lines.
     let mut client = Raw::connect(port);
     for _ in 0..2000 {
         client.send("GET /down HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.read_response("GET").code(), 502);
     }
-    // Nor does the end.
+    // The full pipe does not delay the end of the server either.
     let pid = rustix::process::Pid::from_child(&server);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
     drop(client);
@@ -102,7 +102,7 @@ access-log: { path: '| echo $$ >> @DIR@/pids; exec cat >> @DIR@/log', format: '%
 hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ";
     let server = Setup::new(config).start();
-    // The commands that take its place run as the starting user, too.
+    // Log commands that are started again run as the starting user too, not as the user of the workers.
     let closed = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(server.folder.path(), closed).expect("it is ours");
     let kill = |count: usize| {
@@ -122,11 +122,11 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let mut want = String::new();
     for round in 1..=3 {
         let _ = server.ask(&format!("GET /{round}/before"));
-        // What a command has taken is its own.
+        // A line that the command has read is no longer the server's to keep, so the test waits until the command has written it.
         want += &format!("/{round}/before\n");
         let _ = server.read_until("log", &want);
         kill(round);
-        // A command that dies while it reads takes what it reads with it.
+        // If a command dies while it reads, the lines it reads are lost, so the test waits until it has ended.
         eventually("the end of the command", || {
             let ends = server
                 .messages()
@@ -179,7 +179,7 @@ hosts:
         assert_eq!(server.ask("GET /files/secret").code(), 403);
         assert_eq!(server.ask("GET /typo/a").code(), 404);
     }
-    // These say it all to the client.
+    // For these errors the status tells the client everything, so they are not logged.
     assert_eq!(server.ask("GET /files/missing").code(), 404);
     assert_eq!(server.ask("GET /none/").code(), 403);
     let denied = format!(
@@ -195,7 +195,7 @@ hosts:
     let messages = server.messages();
     let folder = server.stop();
     for text in [&denied, &missing] {
-        // Unless the minute has changed meanwhile.
+        // The server writes five of these messages a minute; a minute may have ended meanwhile.
         let lines = messages.matches(text).count();
         assert!(lines == 5 || lines == 10, "{lines}: {messages}");
         assert_eq!(folder.read("log").matches(text).count(), 20);
@@ -219,7 +219,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let pid = rustix::process::Pid::from_raw(pid).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
     server.wait_for_message("log command ended (signal: 9 (SIGKILL)), restarting it: echo");
-    // The next one has it, too.
+    // The message goes to standard error and, by the command that was started again, into the error log.
     let _ = server.read_until("error-log", "log command ended (signal: 9");
 }
 
@@ -245,7 +245,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ";
     let server = Setup::new(config).file("www/page", "0123456789").start();
     let _ = server.ask("GET /page?q='%22%5C'\nX-Id: \"\\\" \\u0041 \u{e9}\t}");
-    // Another worker may serve the next connection: each line is waited for.
+    // Another worker may serve the next connection, so the test waits for each line to keep their order.
     let _ = server.read_until("log", "\n");
     let mut broken = server.connect();
     broken.send("GET /\r\n\r\n bad : 1\r\n\r\n");

@@ -1,10 +1,10 @@
-//! What the manual shows works as it is pasted.
+//! The examples in the manual work as they are pasted.
 
 use h2o_tests::manual::{self, Example};
 use h2o_tests::{Folder, binary, run};
 
-/// Writes the example and the files that follow it as parts of it, and has the program check it: what it says, but for another
-/// server's having a port of the example on this machine.
+/// Writes an example configuration, and the files of `parts` that it includes, and has `h2o -t` check it. Returns the messages, except
+/// those about ports that another process uses.
 fn check(example: &Example, parts: &[Example]) -> String {
     let folder = Folder::new();
     let dir = folder.path().display().to_string();
@@ -52,12 +52,12 @@ fn every_configuration_of_the_manual_loads_as_pasted() {
     assert!(count > 10, "only {count} examples are left");
 }
 
-/// A file that the configuration before it includes.
+/// Whether a block is a file that the configuration before it includes.
 fn is_part(block: &Example) -> bool {
     block.file().is_some_and(|name| name.ends_with(".yaml"))
 }
 
-/// The anchor that GitHub and its like give a heading.
+/// The anchor that GitHub derives from a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter_map(|c| match c {
         ' ' => Some('-'),
@@ -112,7 +112,7 @@ fn no_link_of_the_manual_leads_nowhere() {
     assert!(count > 20, "only {count} links are left");
 }
 
-/// An entry of the list of directives.
+/// An entry of `docs/directives.md`.
 struct Entry {
     name: String,
     help: String,
@@ -140,13 +140,13 @@ fn directives() -> Vec<Entry> {
     entries.collect()
 }
 
-/// The text of a page without what is in code fences.
+/// The text of a page without its fenced code blocks.
 fn prose(page: &str) -> String {
     let parts = page.split("```").step_by(2);
     parts.collect::<Vec<_>>().join("\n")
 }
 
-/// A configuration with this setting at the innermost level that its directive may be used at.
+/// A configuration that has this setting at the innermost level at which the directive is allowed.
 fn configuration_with(setting: &str, levels: &str) -> String {
     let has = |level: &str| levels.split(", ").any(|name| name == level);
     let at = |level: &str, indent: &str| match has(level) {
@@ -161,7 +161,7 @@ fn configuration_with(setting: &str, levels: &str) -> String {
     if !host.is_empty() || !path.is_empty() {
         global.clear();
     }
-    // What these need beside them, as their help says.
+    // These settings need another one, as their help says.
     if setting.starts_with("proxy.proxy-protocol:") {
         global.push_str("proxy.timeout.keepalive: 0\n");
     }
@@ -261,7 +261,7 @@ fn no_page_for_contributors_names_a_file_or_an_item_that_is_not_there() {
             if !file.exists() {
                 wrong.push(format!("{name}: {path}"));
             }
-            // `NAME` in `FILE`
+            // In a text of the form `NAME` in `FILE`, the file must contain the name.
             if parts[index - 1] == " in " && index >= 2 && file.is_file() {
                 let item = parts[index - 2];
                 let word = item.rsplit([' ', ':']).next().unwrap_or(item);
@@ -275,7 +275,7 @@ fn no_page_for_contributors_names_a_file_or_an_item_that_is_not_there() {
     assert!(count > 10, "only {count} paths are left");
 }
 
-/// 1234567 as `1,234,567`.
+/// Writes a number with commas between groups of digits: 1234567 is `1,234,567`.
 fn with_commas(number: u64) -> String {
     if number < 1000 {
         number.to_string()
@@ -284,7 +284,7 @@ fn with_commas(number: u64) -> String {
     }
 }
 
-/// A default as the page of limits writes it: `1 GiB` for 1073741824 bytes. `None` if it is no number.
+/// Writes a directive's default in the way of docs/limits.md: 1073741824 bytes is `1 GiB`. `None` if the default is not a number.
 fn spoken(entry: &Entry) -> Option<String> {
     let number: u64 = entry.default.parse().ok()?;
     let is = |unit: &str| entry.value.contains(unit);

@@ -1,4 +1,4 @@
-//! The metrics of `status`, read by the parser of Prometheus.
+//! The metrics of the `status` handler, read with Prometheus's own parser.
 
 use std::fmt::Write as _;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ const OPEN_METRICS: (&str, &str) = (
     "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
 );
 
-/// What the parser makes of the metrics, a sample on each line.
+/// The samples that the parser finds in the metrics, one in a line.
 fn samples(server: &Server, (format, accept): (&str, &str)) -> String {
     let request = format!("GET /status/metrics\nAccept: {accept}");
     let text = server.ask(&request).text();
@@ -61,7 +61,7 @@ hosts:
         assert_eq!(server.ask(request).code(), code, "{request}");
     }
     for format in [PROMETHEUS, OPEN_METRICS] {
-        // A request is counted after its response has been sent, and backends are checked now and then.
+        // A request is counted after its response has been sent, and health checks of backends run at intervals, so the test waits.
         eventually("everything to be counted", || {
             let samples = samples(&server, format);
             let is_there = |want: &str| samples.lines().any(|line| line == want);
@@ -117,7 +117,7 @@ fn the_report_has_what_was_counted_by_path() {
 
 #[test]
 fn connections_memory_the_cache_and_retries_are_counted() {
-    // A handshake that fails: the request goes to the other backend.
+    // The TLS handshake with this backend fails, so that the request is retried with the other one.
     let silent = Backend::start(|talk| {
         talk.read_some();
     });
@@ -163,7 +163,7 @@ hosts:
         value("counter h2o_file_cache_lookups_total{result=miss}"),
         1.0
     );
-    // A file is kept once its time of modification is of the past.
+    // A file is put into the cache only if its mtime lies in the past.
     eventually("an answer of the cache", || {
         assert_eq!(server.ask("GET /small").code(), 200);
         (value("counter h2o_file_cache_lookups_total{result=hit}") > 0.0).then_some(())
@@ -197,13 +197,13 @@ hosts:
     assert_eq!(http2(), [0.0, 0.0]);
     let mut connection = server.connect();
     connection.send(PREFACE_AND_SETTINGS);
-    // It has had no request.
+    // The connection is counted although it has had no request.
     eventually("a connection of HTTP/2", || {
         (http2() == [0.0, 1.0]).then_some(())
     });
 }
 
-/// What a client of HTTP/2 begins with (RFC 9113 §3.4): the preface, and SETTINGS without a parameter.
+/// The first bytes of an HTTP/2 client (RFC 9113 §3.4): the preface, and SETTINGS without parameters.
 const PREFACE_AND_SETTINGS: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[test]
@@ -220,7 +220,7 @@ fn neither_clients_nor_large_configurations_add_series_without_end() {
     let server = Setup::new(&config).start();
     let mut connection = server.connect();
     for number in 0..3000 {
-        // As from several clients.
+        // A new connection every 100 requests, as from several clients.
         if number % 100 == 0 {
             connection = server.connect();
         }

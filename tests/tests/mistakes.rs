@@ -1,5 +1,5 @@
-//! Mistakes that people make in a configuration: what is said about each in `configs/mistakes.txt` names the line and how to
-//! repair it.
+//! Mistakes that people make in configurations. For each, `configs/mistakes.txt` has the server's messages, which must name the line and
+//! how to repair it.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use h2o_tests::{Folder, Setup, binary, free_port, run};
 struct Mistake<'a> {
     name: &'a str,
     config: &'a str,
-    /// Everything written to standard error.
+    /// Everything that the server writes to standard error.
     expected: &'a str,
 }
 
@@ -31,7 +31,7 @@ fn mistakes(text: &str) -> Vec<Mistake<'_>> {
     cases.collect()
 }
 
-/// What the configurations refer to.
+/// A folder with the files and directories that the configurations refer to.
 fn folder() -> Folder {
     let folder = Folder::new();
     folder.write("www/index.html", "hello");
@@ -51,7 +51,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// Whom the server runs as.
+/// Name of the user that the server runs as.
 fn running_user() -> String {
     if rustix::process::geteuid().is_root() {
         return "nobody".to_owned();

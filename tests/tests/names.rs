@@ -1,11 +1,11 @@
-//! What names resolve to, when, and who has to wait for that.
+//! Resolving host names: which addresses are used, when names are resolved, and which requests wait for it.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, UdpSocket};
 
 use h2o_tests::{Backend, FINE, Server, Setup, eventually};
 
-/// A forward proxy with the list of the manual at `/`, and `backend` as `http://backend.test:1/` below `/backend`.
+/// A server that is a forward proxy with the address list of the manual, and forwards `/backend` to `http://backend.test:1/`.
 fn start(settings: &str, names: &str) -> Server {
     let config = format!(
         "
@@ -52,7 +52,7 @@ fn no_form_of_an_address_leads_past_the_list_to_the_loopback() {
          translated.test 64:ff9b::127.0.0.1\ncompatible.test ::127.0.0.1\n",
     );
     let port = server.port_of("ALLOWEDPORT");
-    // Whoever comes through would get to one of these.
+    // A connection that wrongly passes the list would reach one of these sockets.
     let tcp = [
         TcpListener::bind(("127.0.0.1", port)).ok(),
         TcpListener::bind(("::1", port)).ok(),
@@ -141,7 +141,7 @@ fn a_backend_is_not_lost_while_its_name_is_looked_up_anew() {
     let backend = Backend::answering(FINE);
     let answer = format!("backend.test 127.0.0.1 {}\n", backend.port());
     for outage in ["wait", "again"] {
-        // Every request makes a connection.
+        // With this setting every request opens a connection to the backend, which needs its address.
         let server = start("proxy.timeout.keepalive: 0", &answer);
         server.ask("GET /backend").must_be("200 OK\n\nfine");
         server.set_names(&format!("backend.test {outage}\n"));
@@ -165,7 +165,7 @@ fn the_answer_says_which_port_is_connected_to() {
         allowed - 1
     ));
     server.ask("GET /backend").must_be("200 OK\n\nfine");
-    // The list is asked about that port as well.
+    // The address list is applied to the port that the name resolved to, which it does not allow.
     let denied = "403 Destination IP Prohibited";
     assert_eq!(connect(&server, "far.test", allowed), denied);
     let asked = server.asked_names();

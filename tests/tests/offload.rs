@@ -1,4 +1,4 @@
-//! `ssl-offload`: with and without TLS in the kernel.
+//! `ssl-offload`: transfers with and without TLS in the kernel.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, run};
@@ -22,7 +22,7 @@ hosts:
     Setup::in_folder(folder, &config).start()
 }
 
-/// Several requests of one connection.
+/// Sends four requests on one connection with curl, and returns the contents received.
 fn ask(server: &Server, version: &[&str]) -> Vec<u8> {
     let url = |path: &str| format!("https://127.0.0.1:{}/{path}", server.port());
     let urls = [url("small"), url("large"), url("small"), url("large")];
@@ -31,7 +31,7 @@ fn ask(server: &Server, version: &[&str]) -> Vec<u8> {
     run("curl", &[&fixed[..], version, &urls].concat()).success()
 }
 
-/// Connections that the kernel has encrypted for, where it counts them.
+/// Number of connections for which the kernel has encrypted data; `None` if it does not count them.
 fn encrypted_by_kernel() -> Option<u64> {
     let counts = std::fs::read_to_string("/proc/net/tls_stat").ok()?;
     let line = counts.lines().find(|line| line.starts_with("TlsTxSw"))?;

@@ -1,4 +1,4 @@
-//! How a connection begins and ends.
+//! The beginning and the end of HTTP/2 connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,7 +39,7 @@ fn the_server_begins_with_its_settings_and_a_window_of_16_megabytes() {
 #[test]
 fn a_wrong_preface_ends_the_connection_without_goaway() {
     let server = start("");
-    // The first 18 bytes decide that this is HTTP/2.
+    // The server recognises HTTP/2 by the first 18 bytes of the preface, which are right here; a later byte is wrong.
     let mut wrong = PREFACE.to_vec();
     wrong[23] = b'x';
     let mut connection = Http2::connect(server.port());
@@ -73,7 +73,7 @@ fn a_connection_is_upgraded_from_http_1() {
     socket
         .set_read_timeout(Some(PATIENCE))
         .expect("the time is not zero");
-    // INITIAL_WINDOW_SIZE is 3.
+    // The value of the field `HTTP2-Settings` sets INITIAL_WINDOW_SIZE to 3.
     let request = "GET /a.txt HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAQAAAAD\r\n\r\n";
     socket
         .write_all(request.as_bytes())
@@ -98,7 +98,7 @@ fn a_connection_is_upgraded_from_http_1() {
     connection.send_frame(&Frame::window_update(1, 1));
     assert_eq!(connection.read_answer(1).text(), "hello");
     assert_eq!(connection.ask(3, &get("/empty.txt")).status(), 200);
-    // H2O sends its preface twice here.
+    // The server sends its SETTINGS once after an upgrade; H2O sends them twice.
     let prefaces = connection.frames.iter();
     let prefaces = prefaces.filter(|frame| frame.kind == kind::SETTINGS && !frame.has(flag::ACK));
     assert_eq!(prefaces.count(), 1, "{}", connection.story());
@@ -124,13 +124,13 @@ fn a_server_that_is_told_to_end_finishes_what_it_has_begun() {
         connection.goaway,
         goaway((1 << 31) - 1, "graceful shutdown")
     );
-    // Requests under way are still taken.
+    // Until the second GOAWAY the server accepts requests that the client sent before it knew of the shutdown.
     assert_eq!(connection.ask(3, &get("/empty.txt")).status(), 200);
     connection.read_until("the second GOAWAY", |connection| {
         connection.goaway == goaway(3, "")
     });
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
-    // Later ones are not answered.
+    // Requests after the second GOAWAY are not answered.
     connection.send_frame(&Frame::request(5, get("/a.txt")));
     connection.send_frame(&Frame::window_update(1, 4));
     connection.read_to_end();

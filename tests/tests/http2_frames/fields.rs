@@ -1,4 +1,4 @@
-//! What request fields may say.
+//! Valid and invalid fields in requests.
 
 use h2o_tests::http2::{Frame, code, encode, flag, post};
 

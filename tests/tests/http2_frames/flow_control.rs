@@ -1,4 +1,4 @@
-//! Windows, to the byte.
+//! Flow control: how many bytes each side may send, checked to the byte.
 
 use h2o_tests::http2::{Frame, Http2, code, flag, get, kind, setting};
 
@@ -48,7 +48,7 @@ fn the_window_of_the_connection_is_shared_and_kept_to_the_byte() {
         connection.ping();
         assert_eq!(sum(&connection), wanted);
     }
-    // An empty answer needs no window.
+    // A response without content needs no window.
     connection.send_frame(&Frame::request(5, get("/empty.txt")));
     assert!(connection.read_answer(5).is_ended);
 }
@@ -75,16 +75,17 @@ fn a_change_of_the_initial_window_size_moves_open_windows() {
     change(&mut connection, 0);
     change(&mut connection, 110);
     exactly(&mut connection, 1, 1511, "10 more than the 100 before");
-    // Streams opened later begin with the last value; the connection's window is another.
+    // A stream that is opened later begins with the latest INITIAL_WINDOW_SIZE, which does not apply to the connection's window.
     connection.send_frame(&Frame::request(3, get("/large")));
     exactly(&mut connection, 3, 110, "a later stream");
 
-    // RFC 9113 §6.9.2: a window may not pass 2^31-1 by SETTINGS either.
+    // A change of INITIAL_WINDOW_SIZE must not raise the window of an open stream above 2^31-1 (RFC 9113 §6.9.2).
     let mut connection = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     connection.send_frame(&Frame::request(1, get("/large")));
     connection.send_frame(&Frame::window_update(1, (1 << 31) - 1));
     connection.ping();
-    // The stream has taken at most the connection's window of 65,535.
+    // The server has sent at most 65,535 bytes on the stream (the connection's window), so this increase lifts the stream's window above
+    // 2^31-1.
     change(&mut connection, 100_000);
     connection.read_to_end();
     let code = connection.goaway.as_ref().map(|goaway| goaway.code);
@@ -96,7 +97,7 @@ fn a_change_of_the_initial_window_size_moves_open_windows() {
     );
 }
 
-/// The increments of all WINDOW_UPDATE frames received for a stream, past the one of the server's preface.
+/// The increments in all WINDOW_UPDATE frames received for a stream, without the frames that open the connection.
 fn increments(connection: &Http2, stream: u32) -> Vec<usize> {
     let updates = connection.frames[2..].iter();
     updates
@@ -126,7 +127,7 @@ fn the_window_of_an_upload_is_raised_with_its_first_data() {
         assert_eq!(increments(&connection, 1), [want], "{settings}");
         connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"x"));
         assert_eq!(connection.read_answer(1).status(), 404);
-        // Whole content in one frame needs no more window.
+        // If the first DATA frame completes the content, the server sends no WINDOW_UPDATE for the stream.
         connection.send_frame(&upload(3));
         connection.send_frame(&Frame::data(3, flag::END_STREAM, *b"x"));
         assert_eq!(connection.read_answer(3).status(), 404);
@@ -141,7 +142,7 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
     let server = start("");
     let mut connection = open(&server);
     connection.send_frame(&upload(1));
-    // Padding takes from the window as well.
+    // Padding counts towards the window too (RFC 9113 §6.9.1).
     let content = vec![b'x'; FRAME - 256];
     let frame = Frame::data(1, 0, content).padded(255).bytes();
     connection.send(&frame);

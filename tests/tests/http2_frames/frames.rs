@@ -1,4 +1,4 @@
-//! What is wrong with single frames, and what is tolerated.
+//! Single frames: errors that the server must punish, and oddities that it must tolerate.
 
 use h2o_tests::http2::{Frame, code, encode, flag, get, kind, setting};
 
@@ -122,7 +122,7 @@ fn sizes_and_streams() -> Vec<Row> {
     ]
 }
 
-/// The first bytes of a request's HEADERS, and the rest.
+/// The field section of a request, cut into its first 10 bytes and the rest.
 fn split_section() -> (Vec<u8>, Vec<u8>) {
     let mut section = get("/a.txt");
     let rest = section.split_off(10);
@@ -205,7 +205,7 @@ fn headers_in_wrong_states() -> Vec<Row> {
         )
     };
     let trailers = |flags| Frame::new(kind::HEADERS, flags, 1, encode(&[("x-after", "1")]));
-    // Never answered, since its window is shut.
+    // A request whose response cannot be completed, because the window of its stream is 0.
     let stuck = [
         Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, 0)]),
         Frame::request(1, get("/large")),

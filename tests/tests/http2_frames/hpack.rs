@@ -1,4 +1,4 @@
-//! Field sections that cannot be decoded, and the dynamic table.
+//! HPACK: field sections that cannot be decoded, and the dynamic table.
 
 use h2o_tests::http2::{Frame, Indexing, code, encode_integer, encode_with, get};
 
@@ -70,12 +70,12 @@ fn fields_in_the_dynamic_table_are_remembered() {
     ];
     let first = connection.ask(1, &encode_with(Indexing::Incremental, &fields));
     assert_eq!(first.text(), "hello");
-    // The oldest of four has the highest index.
+    // References to the four entries just added: the oldest of the four has the highest index.
     for stream in [3, 5] {
         let again = connection.ask(stream, &[0xc1, 0xc0, 0xbf, 0xbe]);
         assert_eq!(again.text(), "hello");
     }
-    // A table of no size forgets all.
+    // A table size update to 0 empties the dynamic table, so the references to its entries are errors.
     connection.send_frames(&[Frame::request(7, [0x20, 0xc1, 0xc0, 0xbf, 0xbe])]);
     connection.read_to_end();
     let code = connection.goaway.map(|goaway| goaway.code);

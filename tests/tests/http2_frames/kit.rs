@@ -1,16 +1,16 @@
-//! A server for all conversations, and tables of what a client does and gets.
+//! The server of these tests, and tables of what a client sends and what it must get.
 
 use std::time::Duration;
 
 use h2o_tests::http2::{Frame, GoAway, Http2, encode, get, kind, post};
 use h2o_tests::{Server, Setup};
 
-/// The default of a stream's and a connection's window (RFC 9113 §6.9.2).
+/// Initial size of the window of a stream and of the connection (RFC 9113 §6.9.2).
 pub(crate) const DEFAULT_WINDOW: usize = 65_535;
 
 pub(crate) const LARGE: usize = 1_000_000;
 
-/// A server with these settings beside what all tests use.
+/// Starts a server with these directives at the global level, besides those that all tests share.
 pub(crate) fn start(settings: &str) -> Server {
     Setup::new(&format!(
         "
@@ -44,28 +44,28 @@ pub(crate) fn open(server: &Server) -> Http2 {
     Http2::open(server.port(), &[])
 }
 
-/// What a conversation ends with.
+/// How the conversation of a row must end.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// GOAWAY with this last stream, code and text, then the end of the connection.
+    /// The server sends GOAWAY with this last stream, error code and text, then closes the connection.
     GoAway(u32, u32, &'static str),
-    /// As above with any text.
+    /// The server sends GOAWAY with this last stream, this error code and any text, then closes the connection.
     End(u32, u32),
-    /// RST_STREAM on that stream with that code; the connection goes on.
+    /// The server sends RST_STREAM for this stream with this error code; the connection remains usable.
     Reset(u32, u32),
-    /// An answer on that stream with that status and, unless empty, content.
+    /// The server answers on this stream with this status and, unless the text is empty, this content.
     Answer(u32, u16, &'static str),
-    /// Nothing: the connection goes on.
+    /// The server sends no error; the connection remains usable.
     Nothing,
-    /// The end of the connection without GOAWAY.
+    /// The server closes the connection without GOAWAY.
     Close,
 }
 
-/// What the client does.
+/// A step of the client in a row.
 pub(crate) enum Step {
-    /// Sends a frame; successive ones in one piece.
+    /// Sends a frame; frames of successive steps are sent in one piece.
     Send(Frame),
-    /// Waits until the answer on that stream is over.
+    /// Waits until the response on this stream has ended.
     Await(u32),
 }
 
@@ -86,13 +86,13 @@ pub(crate) fn row(name: &'static str, frames: impl IntoIterator<Item = Frame>, w
     Row { name, steps, want }
 }
 
-/// As [`row`], with waits in between.
+/// Like [`row`], with steps that may also wait.
 pub(crate) fn steps(name: &'static str, steps: Vec<Step>, want: Want) -> Row {
     Row { name, steps, want }
 }
 
-/// Plays each row on a connection of its own, in one piece and, unless it is long, byte by byte; says of all of them
-/// what was not as wanted.
+/// Runs each row on a connection of its own: sent in one piece and, if the row is short, once more byte by byte. Fails with a list of all
+/// rows that end otherwise than wanted.
 pub(crate) fn play(server: &Server, rows: &[Row]) {
     let pieces = |row: &Row| {
         let is_short = row.bytes() <= 2000;
@@ -152,7 +152,7 @@ pub(crate) fn play_row(server: &Server, row: &Row, piece: usize) -> Result<(), S
     })
 }
 
-/// The server may close the connection before it has taken everything.
+/// Sends `bytes` in pieces of this size; stops if the server closes the connection.
 pub(crate) fn send_in_pieces(connection: &mut Http2, bytes: &[u8], piece: usize) {
     for piece in bytes.chunks(piece.min(bytes.len().max(1))) {
         if !connection.try_send(piece) {
@@ -185,7 +185,7 @@ pub(crate) fn compare(connection: &mut Http2, want: &Want) -> Result<(), String>
             }
         }
         Want::Reset(stream, code) => {
-            // A reset may come after a whole answer.
+            // The reset may come after a complete response, so the end of the response is not awaited.
             let _ = connection.read_while_waiting(PATIENCE, |connection| {
                 connection.answer(stream).reset.is_some() || connection.goaway.is_some()
             });
@@ -231,7 +231,7 @@ pub(crate) fn stays_open(connection: &mut Http2) -> Result<(), String> {
     }
 }
 
-/// The begin of a request that goes on with content.
+/// The head of a POST request whose content is to follow.
 pub(crate) fn upload(stream: u32) -> Frame {
     Frame::request_with_content(stream, post("/upload"))
 }
@@ -240,17 +240,17 @@ pub(crate) fn small(stream: u32) -> Frame {
     Frame::request(stream, get("/a.txt"))
 }
 
-/// A whole request with these fields.
+/// A request on stream 1 that has only these fields.
 pub(crate) fn asking(fields: &[(&str, &str)]) -> Frame {
     Frame::request(1, encode(fields))
 }
 
-/// A GET request with further fields.
+/// A GET request on stream 1 with these fields in addition.
 pub(crate) fn with(fields: &[(&str, &str)]) -> Frame {
     Frame::request(1, [get("/a.txt"), encode(fields)].concat())
 }
 
-/// Reads until so much of the answer on a stream is there; not a byte more comes.
+/// Waits until `length` bytes of the response on the stream have come; fails if more come.
 pub(crate) fn exactly(connection: &mut Http2, stream: u32, length: usize, why: &str) {
     let limit = Duration::from_secs(5);
     connection.read_while_waiting(limit, |c| {

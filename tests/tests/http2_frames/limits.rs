@@ -1,4 +1,4 @@
-//! Limits that end a section, a stream or a connection.
+//! Limits at which the server ends a request or the connection.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use h2o_tests::http2::{
 
 use super::kit::*;
 
-/// HEADERS and as many CONTINUATION frames with these payloads.
+/// A HEADERS frame with the first payload, and a CONTINUATION frame with each other payload.
 fn in_pieces(payloads: &[Vec<u8>]) -> Vec<Frame> {
     let last = payloads.len() - 1;
     let frames = payloads.iter().enumerate().map(|(index, payload)| {
@@ -22,11 +22,11 @@ fn in_pieces(payloads: &[Vec<u8>]) -> Vec<Frame> {
     frames.collect()
 }
 
-/// A section of a request that is `length` bytes long.
+/// The field section of a request, padded by a field to `length` bytes.
 fn section_of(length: usize) -> Vec<u8> {
     let mut section = get("/a.txt");
     let value = (0..=length).rev().find(|&value| {
-        // A name of one byte, and a length before the value.
+        // The field's type byte, the length and the one byte of its name, and the length of its value.
         let mut head = vec![0, 1, b'x'];
         encode_integer(&mut head, 0, 7, value);
         section.len() + head.len() + value <= length
@@ -39,8 +39,8 @@ fn section_of(length: usize) -> Vec<u8> {
     section
 }
 
-/// H2O takes any number of CONTINUATION frames up to 417,792 bytes and answers more with REFUSED_STREAM. This server
-/// takes what a client in good faith sends, and ends the connection of others.
+/// H2O accepts any number of CONTINUATION frames up to 417,792 bytes, and answers longer sections with REFUSED_STREAM. This server accepts
+/// what well-behaved clients send, and ends the connection of clients that send more.
 #[test]
 fn a_section_has_at_most_8_continuation_frames_and_64_kilobytes() {
     let server = start("");
@@ -109,7 +109,7 @@ fn streams_above_http2_max_streams_are_refused() {
     }
     assert_eq!(connection.read_answer(5).reset, Some(code::REFUSED_STREAM));
     connection.send_frame(&Frame::rst_stream(1, code::CANCEL));
-    // There is room again.
+    // After the reset of stream 1 the server accepts another request.
     assert_eq!(connection.ask(7, &get("/empty.txt")).status(), 200);
     assert_eq!(connection.answer(3).reset, None);
 }
@@ -156,7 +156,7 @@ fn an_idle_connection_is_told_so_and_closed() {
         for (name, settings, path, last) in rows {
             let server = &server;
             scope.spawn(move || {
-                // From before the limit begins to run; and without the directive it would be ten seconds.
+                // The clock starts before the time limit does. Without the directive the limit would be 10 s, longer than this.
                 let clock = Deadline::after_secs(9);
                 let mut connection = Http2::open(server.port(), settings);
                 if let Some(path) = path {

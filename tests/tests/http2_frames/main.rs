@@ -1,5 +1,5 @@
-//! HTTP/2 frame by frame: what a client may send wrong and what it gets for it, flow control to the byte, the form of
-//! responses, and the order in which they share a connection.
+//! HTTP/2 frame by frame: how the server reacts to wrong frames, flow control to the byte, the form of responses, and the order in which
+//! responses share a connection.
 
 mod establishment;
 mod fields;

@@ -5,7 +5,7 @@ use h2o_tests::http2::{Frame, Http2, code, encode, get, kind, setting};
 
 use super::kit::*;
 
-/// A connection whose window is used up and whose stream windows are wide.
+/// A connection whose own window is used up, while the windows of its streams are large: the server can send nothing.
 fn with_a_shut_connection(server: &Server, settings: &[(u16, u32)]) -> Http2 {
     let settings = [&[(setting::INITIAL_WINDOW_SIZE, 1 << 24)], settings].concat();
     let mut connection = Http2::open(server.port(), &settings);
@@ -14,14 +14,14 @@ fn with_a_shut_connection(server: &Server, settings: &[(u16, u32)]) -> Http2 {
     connection
 }
 
-/// Waits until all these are about to send, then opens the window by `step` `count` times; the stream of each frame of
-/// content in order.
+/// Waits until the response heads of all these streams have come, then opens the connection's window `count` times by `step` bytes. Returns
+/// the stream of each DATA frame, in the order received.
 fn order(connection: &mut Http2, streams: &[u32], step: u16, count: usize) -> Vec<u32> {
     connection.read_until("all HEADERS", |connection| {
         let mut streams = streams.iter();
         streams.all(|stream| connection.answer(*stream).status() == 200)
     });
-    // So that files are read ahead by whoever does that.
+    // When the PING is answered, the server has read ahead what it reads before the window opens.
     connection.ping();
     let begin = connection.frames.len();
     let mut total = 0;
@@ -47,7 +47,7 @@ fn order(connection: &mut Http2, streams: &[u32], step: u16, count: usize) -> Ve
         .collect()
 }
 
-/// Without successive duplicates.
+/// Removes repetitions that follow each other.
 fn runs(order: &[u32]) -> Vec<u32> {
     let mut runs = order.to_vec();
     runs.dedup();
@@ -62,12 +62,12 @@ fn asking_with_priority(stream: u32, path: &str, priority: &str) -> Frame {
     Frame::request(stream, [get(path), encode(fields)].concat())
 }
 
-/// Unlike H2O, this server follows RFC 9218 on HTTP/2.
+/// Unlike H2O, this server follows the priorities of RFC 9218 on HTTP/2 too.
 #[test]
 fn urgency_decides_which_of_three_responses_goes_first() {
     let server = start("");
     let no_tree = &[(setting::NO_RFC7540_PRIORITIES, 1)][..];
-    // Streams 3, 5 and 7 with these fields; then these updates; the order wanted.
+    // A name, the `priority` fields of the requests on streams 3, 5 and 7, the PRIORITY_UPDATE frames that follow, and the order expected.
     type Case = (
         &'static str,
         [&'static str; 3],
@@ -152,7 +152,7 @@ fn incremental_responses_of_one_urgency_share_the_connection() {
 fn exclusive_chains_are_sent_one_after_the_other() {
     let server = start("");
     let mut connection = with_a_shut_connection(&server, &[]);
-    // As Chromium: every stream exclusive, after the last one that is not less urgent.
+    // Priorities as Chromium sends them: each stream depends exclusively on the last one that is at least as urgent.
     for (stream, parent, weight, path) in [
         (3, 0, 220, FILES[0]),
         (5, 3, 147, FILES[1]),
@@ -163,7 +163,7 @@ fn exclusive_chains_are_sent_one_after_the_other() {
     }
     let first = order(&mut connection, &[3, 5, 7], 5000, 6);
     assert_eq!(runs(&first), [7], "the new one goes before all");
-    // A fourth one, between the others.
+    // The fourth request goes between the others in the order.
     let frame = Frame::request_after(9, true, 7, 183, &get(FILES[0]));
     connection.send_frame(&frame);
     let rest = order(&mut connection, &[3, 5, 7, 9], 5000, 42);
@@ -174,7 +174,7 @@ fn exclusive_chains_are_sent_one_after_the_other() {
 fn groups_of_placeholders_share_in_proportion() {
     let server = start("");
     let mut connection = with_a_shut_connection(&server, &[]);
-    // As Firefox: leaders, others, background, speculative, followers, urgent.
+    // Priorities as Firefox sends them, with six idle streams as groups: leaders, others, background, speculative, followers, urgent.
     for (stream, parent, weight) in [
         (3, 0, 201),
         (5, 0, 101),
@@ -194,7 +194,7 @@ fn groups_of_placeholders_share_in_proportion() {
             &get("/large"),
         ));
     }
-    // 303 visits, as many as the weights of the groups.
+    // The window is opened 303 times: 201 + 101 + 1, the sum of the weights of the groups `leaders`, `others` and `background`.
     let _ = order(&mut connection, &[15, 17, 19, 21], 500, 303);
     let sent = |stream| connection.answer(stream).body.len();
     let all: usize = [15, 17, 19, 21].map(sent).iter().sum();
@@ -206,7 +206,7 @@ fn groups_of_placeholders_share_in_proportion() {
     );
     assert!((85..=117).contains(&shares[1]), "others: {shares:?}");
     assert!(shares[2] <= 8, "speculative: {shares:?}");
-    // Followers are to leaders as 1 to 32.
+    // The group of followers has weight 1 and competes with a leader of weight 32.
     let (leader, follower) = (sent(15), sent(19));
     assert!(
         follower * 16 <= leader && follower * 64 >= leader,
@@ -223,7 +223,7 @@ fn a_stream_is_served_before_those_that_depend_on_it() {
     connection.send_frame(&Frame::request_after(7, false, 5, 256, &get(FILES[2])));
     let first = order(&mut connection, &[3, 5, 7], 5000, 6);
     assert_eq!(runs(&first), [3]);
-    // PRIORITY moves a stream that is being answered.
+    // A PRIORITY frame changes the priority of a stream while its response is being sent.
     connection.send_frame(&Frame::priority(5, true, 0, 16));
     let rest = order(&mut connection, &[3, 5, 7], 5000, 30);
     assert_eq!(rest.first(), Some(&5), "{rest:?}");

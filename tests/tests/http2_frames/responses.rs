@@ -1,4 +1,4 @@
-//! The form of responses.
+//! The frames and fields that make up a response.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, setting};
 
@@ -46,7 +46,7 @@ fn responses_are_headers_then_data_with_the_end_on_the_last() {
     assert_eq!(answer.field("content-type"), Some("text/plain"));
     assert_eq!(answer.field("content-length"), Some("5"));
 
-    // The dynamic table has 32 entries at most.
+    // The server's encoder uses at most 32 entries of the dynamic table.
     for stream in (3..201).step_by(2) {
         let again = connection.ask(stream, &get("/a.txt"));
         assert_eq!(again.text(), "hello");
@@ -113,7 +113,7 @@ fn frames_are_not_longer_than_the_client_takes() {
             .map(|frame| frame.payload.len())
             .max();
         assert!(longest <= Some(largest), "{longest:?} for {size:?}");
-        // Content is not sent in crumbs.
+        // The server does not split content into many small DATA frames.
         let data = connection
             .frames
             .iter()

@@ -1,4 +1,4 @@
-//! Before the handshake is complete.
+//! Attacks before the handshake of a QUIC connection is complete.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn handshakes_nobody_goes_on_with() {
             .map(|_| {
                 let mut client = stranger(port, Options::default());
                 client.flush();
-                // No more than the server's socket takes.
+                // The client waits for an answer, so that the clients' datagrams do not overflow the receive buffer of the server's socket.
                 client.receive_only(Duration::from_secs(5));
                 client
             })
@@ -25,11 +25,11 @@ fn handshakes_nobody_goes_on_with() {
         amplification(&mut clients);
         clients
     };
-    // The first time, what the tables of connections take is made.
+    // The first run makes the server allocate the tables of connections, before its memory is measured.
     let first = flights(server.port());
     let is_answered = |client: &&Quic| client.bytes_received >= 1000;
     let answered = first.iter().filter(is_answered).count();
-    // The others got a Retry.
+    // The other clients got a Retry packet, which is shorter.
     assert!((10..100).contains(&answered), "{answered} of 200");
     let (mut neighbour, _) = attack(&server, flights);
     eventually("handshakes are counted", || {
@@ -75,7 +75,7 @@ fn handshakes_that_never_end() {
                 client
             })
             .collect();
-        // All but the Finished message of TLS.
+        // The clients send PING in Handshake packets, but never the Finished message of TLS.
         let deadline = Deadline::after_secs(20);
         while clients.iter().any(|client| client.closed.is_none()) {
             assert!(!deadline.has_passed(), "the server waits for ever");
@@ -100,7 +100,7 @@ fn random_datagrams() {
             for client in &mut clients {
                 let len = 1 + random.below(1400);
                 let mut bytes = random.bytes(len);
-                // Neither a version nor the fixed bit of QUIC: an answer could only be to the latter.
+                // A first byte without the bit of a long header, whose version could be answered, and without QUIC's fixed bit.
                 bytes[0] &= 0x3f;
                 client.send_datagram(&bytes);
             }
@@ -148,7 +148,7 @@ fn versions_nobody_knows() {
             let mut datagram = long_header(0, 0x1a2a_3a4a, b"12345678", b"abcdefgh");
             datagram.resize(1200, 0);
             client.send_datagram(&datagram);
-            // Version Negotiation is not answered, whoever sends it.
+            // A Version Negotiation packet is never answered, because the answers of two sides could go on for ever.
             let mut negotiation = long_header(0, 0, b"12345678", b"abcdefgh");
             negotiation.extend(VERSION_1.to_be_bytes());
             negotiation.resize(1200, 1);
@@ -195,7 +195,7 @@ fn packets_of_connections_that_never_were() {
     let server = start("", "");
     let _ = attack(&server, |port| {
         let mut random = Random::new(3);
-        // Ids that only differ from one that the server has made, and any others.
+        // Half of the ids differ from an id that the server has chosen in one byte only; the others are random.
         let mut made = Quic::open(port);
         let (_, id) = made.ids[0].clone();
         let mut client = stranger(port, Options::default());
@@ -212,7 +212,7 @@ fn packets_of_connections_that_never_were() {
             let len = 30 + random.below(60);
             packet.extend(random.bytes(len));
             client.send_datagram(&packet);
-            // What looks like a reset of a live connection is none.
+            // A datagram that looks like a stateless reset, but has a wrong token, does not end a connection.
             if n % 50 == 0 {
                 made.send_datagram(&random.bytes(39));
             }

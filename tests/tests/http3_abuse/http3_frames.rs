@@ -1,4 +1,4 @@
-//! Frames, field sections and streams of HTTP/3.
+//! Attacks by frames, field sections and streams of HTTP/3.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn field_sections_that_wait_for_ever() {
     let server = start("", "");
     let (_, clients) = attack(&server, |port| {
         let mut client = Quic::open(port);
-        // They refer to the first insertion, which never comes.
+        // The field sections refer to the first insertion into the QPACK table, which the client never sends.
         let mut section = section_prefix(16_384, 1, 1);
         section.push(0x80);
         section.extend(&encode(&[("x", "y".repeat(3000))])[2..]);
@@ -70,7 +70,8 @@ fn field_sections_that_expand() {
 #[test]
 fn field_sections_too_long() {
     is_overdrawn(|client| {
-        // One that is there, and many of which the server need not wait for the end.
+        // One complete field section that is too long, then many that announce such a length, so that the server need not wait for their
+        // end.
         let section = encode(&[("x", "y".repeat(400_000))]);
         let _ = client.send_request(&Frame::headers(section).bytes());
         let claim = [varint(kind::HEADERS), varint(500_000), vec![0; 20]].concat();

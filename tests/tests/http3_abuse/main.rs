@@ -1,18 +1,19 @@
-//! HTTP/3 and QUIC clients that cost a server more than they cost themselves. Each has a server of its own, on one thread. The
-//! server must end the connection or not mind; hold at most two bytes of memory for each byte it was sent, and a megabyte, at any time; answer
-//! another client all the while; and count in its status what it ended.
+//! HTTP/3 and QUIC clients that cost a server more than they cost themselves. Each attack runs against a server of its own with one
+//! thread. The server must close the attacker's connection, or take no harm. Its memory may grow at any time by at most two bytes for
+//! each byte that it was sent, and a megabyte; it must answer another client all the while; and its status must count what it closed.
+//! "Closed, budget" means closed with H3_EXCESSIVE_LOAD, because the connection has used up its budget (`connection-budget`).
 //!
 //! | what the client does | what becomes of it | test |
 //! |---|---|---|
-//! | first flights from 200 ports, nothing more | at most three times the bytes go out; forgotten after `handshake-timeout`; most get a Retry | `handshakes_nobody_goes_on_with` |
-//! | half a ClientHello | the same | `halves_of_a_client_hello` |
-//! | handshakes whose last message never comes | ended when so much was said besides | `handshakes_that_never_end` |
+//! | first flights from 200 ports, and no further packet | at most three times the bytes go out; forgotten after `handshake-timeout`; most get a Retry | `handshakes_nobody_goes_on_with` |
+//! | half a ClientHello from each port | as for first flights | `halves_of_a_client_hello` |
+//! | handshakes whose last message the client never sends | closed when the server has sent too many packets for the handshake | `handshakes_that_never_end` |
 //! | random bytes | no answer | `random_datagrams` |
 //! | tokens that are not the server's | Retry or an error, three times the bytes at most | `tokens_the_server_never_gave` |
-//! | versions that are unknown, Version Negotiation | one short answer each, or none | `versions_nobody_knows` |
+//! | unknown versions, and Version Negotiation packets | one short answer each, or none | `versions_nobody_knows` |
 //! | Initial packets in short datagrams | no answer | `initial_packets_in_short_datagrams` |
-//! | short headers with unknown connection ids | stateless resets, fewer and shorter | `packets_of_connections_that_never_were` |
-//! | CRYPTO frames with gaps | nothing above a buffer of the handshake is kept | `crypto_frames_with_gaps` |
+//! | short headers with unknown connection ids | stateless resets, fewer and shorter than the packets | `packets_of_connections_that_never_were` |
+//! | CRYPTO frames with gaps | the server keeps at most one handshake buffer | `crypto_frames_with_gaps` |
 //! | CRYPTO frames after the handshake | closed by TLS | `crypto_frames_after_the_handshake` |
 //! | empty STREAM frames | closed, budget | `empty_stream_frames` |
 //! | requests reset at once | closed, budget | `requests_that_are_reset` |
@@ -23,35 +24,35 @@
 //! | PATH_CHALLENGE | closed, budget | `path_challenges` |
 //! | a new port for each packet | closed, budget | `migrations` |
 //! | packets from addresses where nobody receives | at most three times the bytes go there | `paths_that_nobody_confirms` |
-//! | PATH_CHALLENGE from such addresses | the same | `challenges_from_elsewhere` |
+//! | PATH_CHALLENGE from such addresses | at most three times the bytes go there | `challenges_from_elsewhere` |
 //! | a key update for each packet | closed, budget | `key_updates` |
-//! | the same, none confirmed | packets with keys of later phases cannot be read | `key_updates_before_the_last_is_confirmed` |
+//! | key updates that do not wait for confirmation | packets with keys of later phases cannot be read | `key_updates_before_the_last_is_confirmed` |
 //! | NEW_CONNECTION_ID that retires the one before | closed, CONNECTION_ID_LIMIT_ERROR | `new_connection_ids` |
-//! | RETIRE_CONNECTION_ID of all that is given | closed, budget | `retired_connection_ids` |
+//! | RETIRE_CONNECTION_ID for every id that the server issues | closed, budget | `retired_connection_ids` |
 //! | ACK of what was never sent | closed, PROTOCOL_VIOLATION | `optimistic_acknowledgments` |
 //! | ACK of hundreds of ranges, again and again | harmless | `acknowledgments_of_many_ranges` |
 //! | STREAM data with gaps | closed, or little is kept | `streams_with_gaps` |
 //! | STREAM_DATA_BLOCKED | closed, budget | `blocked_frames` |
-//! | DATAGRAM frames of no tunnel | closed, budget | `datagrams_of_no_tunnel` |
-//! | field sections that wait for insertions that never come | as many as there are streams, no more | `field_sections_that_wait_for_ever` |
-//! | insertions nobody uses | closed, budget, or harmless | `a_table_that_churns` |
-//! | small sections that stand for large ones | stream reset, then closed, budget | `field_sections_that_expand` |
+//! | DATAGRAM frames that belong to no tunnel | closed, budget | `datagrams_of_no_tunnel` |
+//! | field sections that refer to insertions that never come | at most one waits on each stream | `field_sections_that_wait_for_ever` |
+//! | insertions into the QPACK table that no field section uses | closed, budget, or harmless | `a_table_that_churns` |
+//! | small field sections that are large when decoded | stream reset, then closed, budget | `field_sections_that_expand` |
 //! | long field sections | stream reset, then closed, budget | `field_sections_too_long` |
-//! | a frame that claims exabytes | closed, H3_GENERAL_PROTOCOL_ERROR | `a_frame_without_end` |
+//! | a frame whose length is exabytes | closed, H3_GENERAL_PROTOCOL_ERROR | `a_frame_without_end` |
 //! | unknown frames | closed, budget | `unknown_frames` |
 //! | unidirectional streams of unknown types | closed, budget | `unknown_stream_types` |
 //! | a second control stream | closed, H3_STREAM_CREATION_ERROR | `a_second_control_stream` |
 //! | SETTINGS twice | closed, H3_FRAME_UNEXPECTED | `settings_twice` |
 //! | PRIORITY_UPDATE | closed, budget | `priority_updates` |
-//! | PRIORITY_UPDATE for requests that do not come | closed, H3_EXCESSIVE_LOAD | `priority_updates_of_requests_to_come` |
+//! | PRIORITY_UPDATE for requests that never come | closed, H3_EXCESSIVE_LOAD | `priority_updates_of_requests_to_come` |
 //! | MAX_PUSH_ID and CANCEL_PUSH | closed, budget or H3_ID_ERROR | `push_ids` |
-//! | a hundred responses that are not read | little more than their windows is kept | `a_hundred_responses_nobody_reads` |
-//! | the same, with windows that grow a little | the same | `a_hundred_responses_read_slowly` |
-//! | a hundred responses that are not acknowledged | a window of the path is kept | `responses_nobody_acknowledges` |
+//! | a hundred responses that are not read | the server keeps little more than their windows | `a_hundred_responses_nobody_reads` |
+//! | a hundred responses whose windows grow a little | little more than the windows is kept | `a_hundred_responses_read_slowly` |
+//! | a hundred responses that are not acknowledged | the server keeps one congestion window | `responses_nobody_acknowledges` |
 //! | tunnels that are opened and reset | closed, budget | `tunnels_that_are_reset` |
-//! | tunnels that say nothing | as many as there are streams | `tunnels_that_are_silent` |
+//! | tunnels that carry nothing | at most one for each stream | `tunnels_that_are_silent` |
 //!
-//! Heads that come a byte at a time, slow bodies and slow readers: `http3_connections.rs`.
+//! Request heads that come a byte at a time, slow request bodies and slow readers are tested in `http3_connections.rs`.
 
 mod handshakes;
 mod http3_frames;
@@ -64,16 +65,16 @@ use std::time::Duration;
 use h2o_tests::quic::{Close, Options, Quic, frame};
 use h2o_tests::{Deadline, Server, Setup};
 
-/// What the server's memory may grow by for each byte it has been sent, and whatever it has been sent.
+/// Bytes by which the server's memory may grow for each byte that it was sent, and (`MEMORY`) in addition to that.
 const MEMORY_PER_BYTE: usize = 2;
 const MEMORY: usize = 1024 * 1024;
-/// How often the other client must be answered while an attack goes on, and after it.
+/// Number of requests of the well-behaved client that the server must answer during an attack, and again after it.
 const ANSWERS: usize = 20;
-/// How many hostile frames a server may take before it ends the connection.
+/// Number of hostile frames after which the server must have closed the connection.
 const FRAMES: usize = 6000;
 /// How long the server may take to close a connection after the last frame of an attack.
 const CLOSES: Duration = Duration::from_secs(10);
-/// Seconds after which the server forgets a handshake.
+/// The directive that makes the server forget a handshake after two seconds.
 const HANDSHAKE_TIMEOUT: &str = "handshake-timeout: 2";
 
 const EXCESSIVE_LOAD: u64 = 0x107;
@@ -86,7 +87,7 @@ fn start(settings: &str, attributes: &str) -> Server {
         .start()
 }
 
-/// Says that something is over, also when it ends in a panic.
+/// Sets the flag when it is dropped, so also when the attack panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -95,7 +96,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Asks for a small file again and again, as a client does, and says how long each answer took.
+/// Requests a small file again and again while `goes_on` is true. Returns how long each response took.
 fn ask_while(neighbour: &mut Quic, mut goes_on: impl FnMut(usize) -> bool) -> Vec<Duration> {
     let mut times = Vec::new();
     while goes_on(times.len()) {
@@ -103,7 +104,7 @@ fn ask_while(neighbour: &mut Quic, mut goes_on: impl FnMut(usize) -> bool) -> Ve
         let answer = neighbour.ask("/a.txt");
         times.push(clock.elapsed());
         assert_eq!((answer.status, &answer.content[..]), (200, &b"hello"[..]));
-        // A client, not a wait.
+        // The pause is the client's behaviour; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(1));
     }
     times
@@ -115,7 +116,7 @@ fn percentile_99(times: &mut [Duration]) -> Duration {
     times[at.saturating_sub(1)]
 }
 
-/// A counter of the server's status.
+/// The value of a counter in the server's status.
 fn counter(client: &mut Quic, name: &str) -> u64 {
     let answer = client.ask("/status/json");
     let text = String::from_utf8(answer.content).expect("JSON is text");
@@ -129,12 +130,12 @@ fn counter(client: &mut Quic, name: &str) -> u64 {
     number.parse().expect("a counter is a number")
 }
 
-/// Has clients attack a server while another client uses it, and returns how the first of them was ended. They are open until
-/// the server's memory has been looked at.
+/// Runs the attack `hostile` while a well-behaved client uses the server, and checks the server's memory. Returns the well-behaved client
+/// and the attackers, whose connections stay open until the memory has been checked.
 fn attack(server: &Server, hostile: impl FnOnce(u16) -> Vec<Quic>) -> (Quic, Vec<Quic>) {
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     let port = server.port();
-    // What is made once is made now.
+    // These requests make the server allocate what it allocates once, such as caches, before its memory is measured.
     for _ in 0..3 {
         let mut client = Quic::open(port);
         for path in ["/none", "/a.txt", "/status/json"] {
@@ -190,7 +191,7 @@ fn attack(server: &Server, hostile: impl FnOnce(u16) -> Vec<Quic>) -> (Quic, Vec
     (neighbour, clients)
 }
 
-/// An attack that the server ends, with an error of HTTP/3 and its counter.
+/// Runs an attack that the server must end by closing the connection with this HTTP/3 error code; the counter `counted` must be 1.
 fn is_ended(hostile: impl FnOnce(&mut Quic), code: u64, counted: &str) {
     is_ended_with(
         Options::default(),
@@ -221,12 +222,12 @@ fn is_ended_with(
     assert_eq!(counter(&mut neighbour, counted), 1, "{counted}");
 }
 
-/// An attack that uses up the connection's budget.
+/// Runs an attack that must use up the budget of its connection.
 fn is_overdrawn(hostile: impl FnOnce(&mut Quic)) {
     is_ended(hostile, EXCESSIVE_LOAD, "connections.overdrawn");
 }
 
-/// Sends frames, `each` in a packet, until the server ends the connection.
+/// Sends up to `packets` packets, with the frames that `each` returns, until the server closes the connection.
 fn flood(client: &mut Quic, packets: usize, mut each: impl FnMut(&mut Quic, usize) -> Vec<u8>) {
     for n in 0..packets {
         if client.closed.is_some() {
@@ -240,20 +241,20 @@ fn flood(client: &mut Quic, packets: usize, mut each: impl FnMut(&mut Quic, usiz
     }
 }
 
-/// The same frame many times, as much as goes into a packet.
+/// The frame repeated as many times as fit into a packet.
 fn packed(frame: &[u8]) -> Vec<u8> {
     frame.repeat(1100 / frame.len())
 }
 
-/// A client that may be from anywhere: what it sends and receives is counted, and nothing is acknowledged.
+/// A client whose address the server has not validated: bytes sent and received are counted, and it acknowledges nothing.
 fn stranger(port: u16, options: Options) -> Quic {
     let mut client = Quic::new(port, options);
     client.acknowledges = false;
     client
 }
 
-/// Takes in what servers send, until they have been silent for a second and a half, probes included. No server may send more than
-/// three times what it got.
+/// Receives what the server sends to the clients until it has been silent for 1.5 s, which is longer than its probe timeouts. Returns the
+/// largest ratio of bytes received to bytes sent, which must not exceed three.
 fn amplification(clients: &mut [Quic]) -> f64 {
     let mut quiet = Deadline::after(Duration::from_millis(1500));
     while !quiet.has_passed() {

@@ -1,4 +1,4 @@
-//! Responses that are not read, and tunnels.
+//! Attacks by responses that are not read, and by tunnels.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn responses_nobody_acknowledges() {
     });
 }
 
-/// The head of a request for a tunnel.
+/// The head of a CONNECT request for a tunnel to this port of 127.0.0.1.
 fn connect(port: u16) -> Vec<u8> {
     let authority = format!("127.0.0.1:{port}");
     Frame::headers(encode(&[

@@ -1,4 +1,4 @@
-//! Frames and packets of QUIC.
+//! Attacks by frames and packets of QUIC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -127,11 +127,12 @@ fn migrations() {
         }
         vec![client]
     });
-    // CONNECTION_CLOSE went to an address that the client has left.
+    // The client cannot see the CONNECTION_CLOSE, which went to an address that it had left; the counter shows it.
     assert_eq!(counter(&mut neighbour, "connections.overdrawn"), 1);
 }
 
-/// What addresses were sent that have sent packets of the client, each one. Nobody answers there.
+/// Sends one packet of the client from each of 19 addresses that answer nothing, and checks that the server sends to each at most three
+/// times the bytes that came from there.
 fn paths_that_are_silent(client: &mut Quic, packet: impl Fn(u8, &mut Quic) -> Vec<u8>) {
     let mut paths: Vec<(UdpSocket, usize)> = Vec::new();
     for n in 1..20 {
@@ -167,7 +168,7 @@ fn paths_that_nobody_confirms() {
         let stream = client.send_request(&get("/large"));
         client.wait_for("content", |client| client.received(stream).len() > 10_000);
         paths_that_are_silent(&mut client, |n, client| {
-            // Some make answers up.
+            // Half of the packets carry a PATH_RESPONSE with invented data.
             let response = frame::path_response([n; 8]);
             let frames = if n % 2 == 0 { response } else { frame::ping() };
             client.packet(Header::Short(false), &[frames, frame::padding(40)].concat())
@@ -182,7 +183,8 @@ fn challenges_from_elsewhere() {
     let _ = attack(&server, |port| {
         let mut client = Quic::open(port);
         paths_that_are_silent(&mut client, |n, client| {
-            // A packet that only probes does not move the connection. The longer half can be answered.
+            // A packet with only PATH_CHALLENGE and PADDING does not migrate the connection. The longer half is long enough for a full-size
+            // PATH_RESPONSE.
             let padding = if n % 2 == 0 { 20 } else { 800 };
             let frames = [frame::path_challenge([n; 8]), frame::padding(padding)];
             client.packet(Header::Short(false), &frames.concat())
@@ -250,7 +252,7 @@ fn retired_connection_ids() {
             }
             let mut given = std::mem::take(&mut client.ids);
             given.sort();
-            // The newest is used, the others are retired.
+            // The client uses the newest connection id and retires all others.
             if let Some((_, newest)) = given.last() {
                 client.destination.clone_from(newest);
             }
@@ -289,7 +291,7 @@ fn acknowledgments_of_many_ranges() {
         for _ in 0..600 {
             client.ask("/a.txt");
         }
-        // All of them are old news.
+        // The client acknowledges packets that it has acknowledged before.
         let numbers = client.received_numbers();
         let ranges: Vec<(u64, u64)> = (numbers.iter().step_by(2))
             .map(|number| (*number, *number))
@@ -309,7 +311,7 @@ fn streams_with_gaps() {
     let _ = attack(&server, |port| {
         let mut client = Quic::open(port);
         let streams: Vec<u64> = (0..50).map(|_| client.next_request()).collect();
-        // A byte in three, from the end of the window to its beginning: nothing can be read.
+        // Every third byte, from the end of the window to its beginning, so that the server can deliver nothing.
         flood(&mut client, 4000, |_, n| {
             let stream = streams[n % 50];
             let at = 300_000 - 3 * 30 * (n as u64 / 50);
