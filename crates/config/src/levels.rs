@@ -8,11 +8,11 @@ use std::ops::BitOr;
 pub enum Level {
     /// The top level of the configuration.
     Global,
-    /// An entry of `hosts`.
+    /// The level of an entry of `hosts`.
     Host,
-    /// An entry of `paths`.
+    /// The level of an entry of `paths`.
     Path,
-    /// An entry of `file.custom-handler`.
+    /// The level of an entry of `file.custom-handler`.
     Extension,
 }
 

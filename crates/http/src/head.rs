@@ -38,7 +38,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The text in front of `://`.
+    /// The name of the scheme, as URIs have it before `://`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ pub enum BodyLength {
     /// The request has no content.
     #[default]
     None,
-    /// `Content-Length`, which may be 0.
+    /// The length in bytes that `Content-Length` announces. It may be 0.
     Known(u64),
     /// The length is not announced: chunked in HTTP/1, or a body without `content-length` in HTTP/2 and HTTP/3.
     Unknown,
@@ -90,7 +90,7 @@ pub fn parse_content_length(value: &[u8]) -> Option<u64> {
 /// and this type has methods for their values.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
-    /// The method.
+    /// The method of the request.
     pub method: Method,
     /// The scheme, from the target or, if the target has none, from the transport.
     pub scheme: Scheme,

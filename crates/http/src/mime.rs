@@ -92,7 +92,7 @@ struct UsedType {
     extensions: usize,
 }
 
-/// Makes the built-in map.
+/// The default map is the built-in one.
 impl Default for MimeMap {
     fn default() -> Self {
         static BUILT_IN: LazyLock<MimeMap> = LazyLock::new(|| {

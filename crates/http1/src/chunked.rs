@@ -18,39 +18,40 @@ pub const MAX_TRAILER_FIELDS: usize = 100;
 /// The state of the reader: the element of the grammar of chunked coding that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// In `chunk-size`: the number of digits read so far, and their value.
+    /// The next byte may belong to `chunk-size`. The fields hold the number of digits read so far, and their value.
     Size {
         digits: u8,
         size: u64,
     },
-    /// In blanks after the size of a chunk. Only an extension or the line end may follow them (RFC 9112 §7.1.1).
+    /// The next byte may be a blank after the size of a chunk. Only an extension or the line end may follow such blanks
+    /// (RFC 9112 §7.1.1).
     SizeBlank {
         size: u64,
         len: u16,
     },
-    /// In `chunk-ext`, after its semicolon.
+    /// The next byte may belong to `chunk-ext`, whose semicolon has been read.
     Extension {
         size: u64,
         len: u16,
     },
-    /// Before the line feed of a chunk's size line.
+    /// The next byte must be the line feed that ends the line with the size of a chunk.
     SizeLineFeed {
         size: u64,
     },
-    /// In `chunk-data`.
+    /// The next byte belongs to `chunk-data`.
     Data {
         left: u64,
     },
-    /// Before the CRLF after the data of a chunk.
+    /// The next byte must be the carriage return after the data of a chunk.
     DataCarriageReturn,
     DataLineFeed,
-    /// At the start of a line after the last chunk: of a trailer field, or of the empty line that ends the body.
+    /// The next byte starts a line after the last chunk: either a trailer field or the empty line that ends the body.
     TrailerStart,
     TrailerName,
     TrailerValue,
-    /// Before the line feed of a trailer field.
+    /// The next byte must be the line feed that ends a trailer field.
     TrailerLineFeed,
-    /// Before the line feed of the empty line that ends the body.
+    /// The next byte must be the line feed of the empty line that ends the body.
     EndLineFeed,
     End,
 }

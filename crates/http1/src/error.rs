@@ -259,7 +259,7 @@ impl From<ChunkError> for PeerError {
 /// What the server answers to a [`PeerError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Send this response, then close.
+    /// The server sends this response, then closes the connection.
     Respond {
         /// The status of the response.
         status: StatusCode,
@@ -268,7 +268,7 @@ pub enum Answer {
         /// The content of the response, which has the type `text/plain; charset=utf-8`.
         body: &'static str,
     },
-    /// Close without an answer.
+    /// The server closes the connection without an answer.
     CloseSilently,
 }
 

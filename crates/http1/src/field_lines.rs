@@ -10,9 +10,9 @@ use crate::FieldError;
 /// Which line ends are accepted in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineEnds {
-    /// Both CRLF and a bare line feed (RFC 9112 §2.2 allows recipients to accept the latter).
+    /// Both CRLF and a bare line feed are accepted (RFC 9112 §2.2 allows recipients to accept the latter).
     Lenient,
-    /// Only CRLF.
+    /// Only CRLF is accepted.
     Strict,
 }
 

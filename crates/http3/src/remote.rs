@@ -15,7 +15,7 @@ pub(crate) enum Role {
     Push,
     QpackEncoder,
     QpackDecoder,
-    /// Its type is unknown.
+    /// The type of the stream is unknown.
     Unknown,
 }
 

@@ -3,7 +3,7 @@
 
 use crate::Part;
 
-/// The parts in Rust.
+/// The parts of the Ruby environment that are written in Rust.
 pub(crate) const PARTS: &[Part] = &[
     crate::regexp::define,
     crate::require::define,
@@ -14,7 +14,7 @@ pub(crate) const PARTS: &[Part] = &[
     crate::json::define,
 ];
 
-/// The parts in Ruby: the name of each file, as backtraces show it, and its text.
+/// The parts of the Ruby environment that are written in Ruby: the name of each file, as backtraces show it, and its text.
 pub(crate) const PRELUDE: &[(&str, &str)] = &[
     ("core.rb", include_str!("prelude/core.rb")),
     ("regexp.rb", include_str!("prelude/regexp.rb")),

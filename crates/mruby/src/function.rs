@@ -49,7 +49,7 @@ pub struct Call<'a> {
 pub struct Arguments<'a>(pub(crate) &'a [Value]);
 
 impl<'a> Arguments<'a> {
-    /// All arguments.
+    /// All arguments of the call.
     #[must_use]
     pub const fn all(self) -> &'a [Value] {
         self.0

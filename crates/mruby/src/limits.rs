@@ -10,7 +10,7 @@ use crate::{Value, Vm};
 pub enum Limit {
     /// The limit of memory (`mruby.memory-limit`).
     Memory,
-    /// The depth of nested calls.
+    /// The limit of the depth of nested calls.
     Stack,
     /// The time that a script may run without waiting (`mruby.time-limit`).
     Time,

@@ -33,7 +33,7 @@ pub(crate) struct Watched {
 
 // SAFETY: other threads call only the functions for the watchdog, which take a lock or read atomically.
 unsafe impl Send for Watched {}
-// SAFETY: as for `Send`.
+// SAFETY: as for `Send`, other threads call only functions that take a lock or read atomically.
 unsafe impl Sync for Watched {}
 
 impl Watched {
@@ -101,11 +101,11 @@ fn all() -> &'static Mutex<Vec<Weak<Watched>>> {
 struct Seen {
     vm: Weak<Watched>,
     entry: c_ulong,
-    /// Processor time of the VM's thread when the watchdog saw this entry of the VM first, or interrupted it last. Time in
-    /// which other threads had the processor does not count.
+    /// Processor time of the VM's thread when the watchdog first saw that the VM had been entered, or when it last
+    /// interrupted it. Time in which other threads had the processor does not count.
     since: Duration,
     tries: u32,
-    /// How long the VM's thread has waited in the kernel during this entry, as far as the watchdog has seen.
+    /// How long the VM's thread has waited in the kernel since the VM was entered, as far as the watchdog has seen.
     blocked: Duration,
 }
 
@@ -153,7 +153,7 @@ impl Seen {
     fn look(&mut self, vm: &Watched, passed: Duration) {
         // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
         let entry = unsafe { ffi::shim_watch_entries(vm.watch) };
-        // SAFETY: the record lives as long as `vm`.
+        // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
         let now = Duration::from_nanos(unsafe { ffi::shim_watch_time(vm.watch) });
         if entry != self.entry || entry % 2 == 0 {
             (self.entry, self.since, self.tries) = (entry, now, 0);
@@ -165,7 +165,7 @@ impl Seen {
         } else if self.blocked < BLOCKING {
             self.blocked += passed;
             if self.blocked >= BLOCKING {
-                // SAFETY: the record lives as long as `vm`.
+                // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
                 unsafe { ffi::shim_watch_ask_place(vm.watch, entry) };
             }
         }
@@ -175,7 +175,7 @@ impl Seen {
         if now.saturating_sub(self.since) < vm.limit {
             return;
         }
-        // SAFETY: the record lives as long as `vm`.
+        // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
         let interrupted = unsafe { ffi::shim_watch_interrupt(vm.watch, entry) } != 0;
         if interrupted {
             self.since = now;

@@ -6,17 +6,17 @@ use crate::{Known, is_token_byte};
 /// The pseudo-header fields (RFC 9113 §8.3, RFC 8441 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pseudo {
-    /// `:authority`
+    /// The pseudo-header field `:authority`.
     Authority,
-    /// `:method`
+    /// The pseudo-header field `:method`.
     Method,
-    /// `:path`
+    /// The pseudo-header field `:path`.
     Path,
-    /// `:protocol`
+    /// The pseudo-header field `:protocol`.
     Protocol,
-    /// `:scheme`
+    /// The pseudo-header field `:scheme`.
     Scheme,
-    /// `:status`
+    /// The pseudo-header field `:status`.
     Status,
     /// Any other name that begins with a colon. A field with such a name makes its message malformed.
     Unknown,
@@ -212,7 +212,7 @@ impl NameKind {
 }
 
 fn other(text: &[u8]) -> FieldName<'_> {
-    // Tokens are ASCII.
+    // A token consists of ASCII characters, so it is valid UTF-8.
     str::from_utf8(text).map_or(FieldName::Invalid(text), FieldName::Other)
 }
 

@@ -9,9 +9,9 @@ use crate::{ClientResponse, Known, Name, StatusCode, parse_content_length};
 /// The role of a section in its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionKind {
-    /// A final or informational head.
+    /// The section is the head of a final or informational response.
     Head,
-    /// Trailers.
+    /// The section is the trailers of the response.
     Trailers,
     /// A section of a stream that has ended already: it is decoded, since decoding changes the dynamic table, and its
     /// fields are dropped.

@@ -8,7 +8,7 @@ use crate::field_lines::text_len;
 /// A request to send to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRequest<'a> {
-    /// The method.
+    /// The method of the request.
     pub method: &'a Method,
     /// The request target: path and query, an absolute URI for a proxy, or `host:port` for CONNECT.
     pub target: &'a [u8],

@@ -33,7 +33,7 @@ pub(crate) struct Response {
     pub(crate) has_trailers: bool,
     /// Whether the response starts before the body of the request is read.
     pub(crate) is_early: bool,
-    /// If the server aborts the response: after how many bytes of content.
+    /// After how many bytes of content the server aborts the response; `None` if it does not.
     pub(crate) aborted_at: Option<usize>,
 }
 

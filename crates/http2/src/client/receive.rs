@@ -81,7 +81,7 @@ pub enum ClientReceived {
 pub struct ClientStep {
     /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// What the step found.
+    /// The result of the step.
     pub received: ClientReceived,
 }
 

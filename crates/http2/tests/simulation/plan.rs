@@ -8,7 +8,7 @@ pub(crate) struct Plan {
     pub(crate) exchanges: Vec<Exchange>,
     pub(crate) client: ClientSettings,
     pub(crate) server: Settings,
-    /// If the server shuts down: after how many requests.
+    /// After how many requests the server begins the graceful shutdown; `None` if it does not.
     pub(crate) shut_down_after: Option<usize>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) is_bare: bool,
     pub(crate) content: Vec<u8>,
     pub(crate) trailers: Option<Headers>,
-    /// If the client cancels the request: after how many content bytes of the response.
+    /// After how many content bytes of the response the client cancels the request; `None` if it does not.
     pub(crate) cancelled_at: Option<usize>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Response {
     pub(crate) trailers: Option<Headers>,
     /// Whether the response begins before the content of the request is read.
     pub(crate) is_early: bool,
-    /// If the server aborts the response: after how many bytes of content.
+    /// After how many bytes of content the server aborts the response; `None` if it does not.
     pub(crate) aborted_at: Option<usize>,
 }
 

@@ -55,17 +55,17 @@ fn the_examples_of_rfc_9204_appendix_b() {
     // Example B.1 of RFC 9204.
     let got = decode(&mut decoder, 0, b"\0\0\x51\x0b/index.html");
     assert_eq!(got, Ok((fields(&[(":path", "/index.html")]), vec![])));
-    // Example B.2: the section waits for the instructions.
+    // Example B.2 of RFC 9204: the section waits for the instructions.
     let section = b"\x03\x81\x10\x11";
     assert_eq!(decode(&mut decoder, 4, section), Err(None));
     let instructions = b"\x3f\xbd\x01\xc0\x0fwww.example.com\xc1\x0c/sample/path";
     assert_eq!(follow(&mut decoder, instructions), Ok(vec![2]));
     let want = fields(&[(":authority", "www.example.com"), (":path", "/sample/path")]);
     assert_eq!(decode(&mut decoder, 4, section), Ok((want, vec![0x84])));
-    // Example B.3.
+    // Example B.3 of RFC 9204.
     let got = follow(&mut decoder, b"\x4a\x63ustom-key\x0c\x63ustom-value");
     assert_eq!(got, Ok(vec![0x01]));
-    // Example B.4.
+    // Example B.4 of RFC 9204.
     let section = b"\x05\x00\x80\xc1\x81";
     assert_eq!(decode(&mut decoder, 8, section), Err(None));
     let mut cancelled = Vec::new();
@@ -78,7 +78,7 @@ fn the_examples_of_rfc_9204_appendix_b() {
         ("custom-key", "custom-value"),
     ]);
     assert_eq!(decode(&mut decoder, 8, section), Ok((want, vec![0x88])));
-    // Example B.5: the insertion evicts the oldest entry.
+    // Example B.5 of RFC 9204: the insertion evicts the oldest entry.
     assert_eq!(decoder.len(), 4);
     let got = follow(&mut decoder, b"\x81\x0d\x63ustom-value2");
     assert_eq!(got, Ok(vec![0x01]));

@@ -76,7 +76,7 @@ pub enum Received {
 pub struct ServerStep {
     /// How many bytes the caller removes from the start of the input after using the result.
     pub taken: usize,
-    /// What the step found.
+    /// The result of the step.
     pub received: Received,
 }
 

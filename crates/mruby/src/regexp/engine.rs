@@ -1,4 +1,4 @@
-//! Compiled patterns, and searches with them.
+//! Compiled regular expressions, and searches with them.
 
 use std::cell::OnceCell;
 
@@ -18,7 +18,7 @@ pub(super) const OCTETS: i64 = 32;
 /// run in linear time.
 const MOST_STEPS: usize = 1_000_000;
 
-/// A compiled pattern.
+/// A compiled regular expression.
 pub(super) struct Regexp {
     pub(super) source: Box<[u8]>,
     pub(super) options: i64,

@@ -13,9 +13,9 @@ const MOST_NESTED: usize = 250;
 /// How the subjects of a pattern are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// As characters in UTF-8.
+    /// Subjects are read as characters in UTF-8.
     Characters,
-    /// As octets.
+    /// Subjects are read as octets.
     Octets,
 }
 

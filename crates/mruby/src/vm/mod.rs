@@ -516,7 +516,7 @@ impl Vm {
         }
     }
 
-    // ---- the rest ----
+    // ---- other methods ----
 
     /// Sets the function that is called with the exception of a failed task, which nothing else receives.
     pub fn on_lost(&self, hook: impl Fn(&Self, Value) + 'static) {

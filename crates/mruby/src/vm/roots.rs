@@ -53,7 +53,7 @@ pub struct Rooted {
 }
 
 impl Rooted {
-    /// The value.
+    /// The protected value.
     #[must_use]
     pub const fn value(&self) -> Value {
         self.value
