@@ -1,5 +1,5 @@
-//! The page of the manual on PHP, with Debian's php-fpm: a directory, and an application of many small files with a front
-//! controller, as Chromium shows it.
+//! The manual's page on PHP with Debian's php-fpm: a directory of scripts, and an application of many small files with a front controller,
+//! opened with Chromium.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn php(server: &Server) -> Service {
     Service::php_fpm(&server.folder, &socket)
 }
 
-/// Adds the files of `tests/php` below a directory.
+/// Writes the files of `tests/tests/php` into the server's folder, below `root`.
 fn with_application(mut setup: Setup, root: &str) -> Setup {
     fn files(directory: &Path, found: &mut Vec<std::path::PathBuf>) {
         for entry in fs::read_dir(directory).expect("it is there").flatten() {
@@ -53,7 +53,7 @@ fn files_of_a_directory_are_run_or_sent() {
         let url = format!("http://www.example.com/{path}");
         assert_eq!(ask_by_name(&server, &[&url]).text(), want);
     }
-    // Output before the failure of a script, and the failure in the error log.
+    // What a script writes into PHP's error log becomes a message of the server, and does not make the response an error.
     server.folder.write(
         "srv/www/fails.php",
         "<?php ini_set('log_errors', '1'); ini_set('error_log', ''); error_log('went wrong');",
@@ -75,12 +75,12 @@ fn an_application_answers_all_that_is_no_file() {
     let missing = get("/not/there%20at%20all");
     assert_eq!(missing.code(), 404);
     assert!(missing.text().contains("There is no /not/there at all."));
-    // What lies beside `public` cannot be reached.
+    // Files beside the directory `public` are not served.
     for path in ["/../src/App.php", "/%2e%2e/src/App.php", "/src/App.php"] {
         assert_eq!(get(path).code(), 404, "{path}");
     }
 
-    // An upload that PHP gets in many pieces.
+    // An upload large enough that PHP receives it in many pieces.
     let content: Vec<u8> = (0..1_500_000_u32)
         .map(|number| (number % 251) as u8)
         .collect();
@@ -97,7 +97,7 @@ fn an_application_answers_all_that_is_no_file() {
         answer.text()
     );
 
-    // The page with what belongs to it.
+    // The page with its style sheet and its script.
     let url = format!("http://127.0.0.1:{}/?name=browser", server.port());
     let page = browse(&server.folder, &url).text();
     assert!(page.contains("Hello browser."), "{page}");
@@ -115,7 +115,7 @@ fn an_application_that_is_gone_or_too_slow_is_503_and_the_log_says_which() {
     let _php = php(&server);
     assert_eq!(get("/slow").code(), 503);
     server.wait_for_message("I/O timeout");
-    // What PHP has nothing to do with goes on.
+    // Files that PHP does not serve are still served.
     assert_eq!(get("/app.js").code(), 200);
 }
 

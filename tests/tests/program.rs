@@ -1,4 +1,4 @@
-//! The program: its options, its life as a process, and where it writes.
+//! The program h2o: its options, its start and end as a process, and where it writes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ fn the_version_report_names_what_is_built_in() {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("h2o version "), "{text}");
         assert!(lines[1].starts_with("OpenSSL: "), "{text}");
-        // Words that programs look for, in their order.
+        // The lines about features, which other programs search for, in the order in which H2O prints them.
         let parts: Vec<_> = lines[2..lines.len() - 1].to_vec();
         let known = ["mruby: YES", "brotli: YES", "zstd: YES", "ktls: YES"];
         let in_order: Vec<_> = known.into_iter().filter(|it| parts.contains(it)).collect();
@@ -82,7 +82,7 @@ fn every_directive_is_listed_once() {
     assert_eq!(names.len(), count);
 }
 
-/// A folder with a good configuration for port 1, which no test listens on.
+/// A folder with a valid configuration that listens on port 1. Tests do not start a server with it.
 fn with_good_config() -> (Folder, String) {
     let folder = Folder::new();
     let config = format!("listen: 1\n{}", SITE.replace("@DIR@", "/srv"));
@@ -204,7 +204,7 @@ fn term_lets_transfers_end_and_takes_no_new_ones() {
     eventually("new connections to be refused", || {
         TcpStream::connect(("127.0.0.1", port)).err()
     });
-    // It had no request in flight: one more is answered at most.
+    // The idle connection has no request in flight. If the server still answers one on it, the response must close the connection.
     let _ = idle.try_send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
     let last = idle.read_to_end();
     let last = String::from_utf8_lossy(&last).to_lowercase();
@@ -237,7 +237,7 @@ fn the_pid_file_is_there_while_the_server_is() {
     assert!(!folder.at("h2o.pid").exists());
 }
 
-/// Real, effective, saved and file-system user of a process.
+/// The real, effective, saved and file-system user id of a process.
 fn users(pid: u32) -> Vec<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -258,7 +258,7 @@ fn a_server_started_by_root_runs_as_the_user_it_is_told() {
             .find(|line| line.split(':').next() == Some(name));
         line.map(|line| line.split(':').nth(2).unwrap_or_default().to_owned())
     };
-    // Without the directive it is `nobody`.
+    // Without the directive `user` the server runs as `nobody`.
     for (directive, name) in [
         ("", "nobody"),
         ("user: nobody", "nobody"),
@@ -274,12 +274,12 @@ fn a_server_started_by_root_runs_as_the_user_it_is_told() {
         let server = Setup::new(&config).file("www/a", "a").start();
         assert_eq!(users(server.pid()), vec![id; 4], "{name}");
         assert_eq!(server.ask("GET /a").code(), 200);
-        // Logs were opened before.
+        // The log belongs to root, because it was opened before the server changed its user.
         assert_eq!(fs::metadata(server.folder.at("log")).unwrap().uid(), 0);
     }
 }
 
-/// A field of the status of each thread of a process (proc(5)).
+/// The value of a field in /proc/PID/task/TID/status (proc(5)) of each thread of a process.
 fn of_threads(pid: u32, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
     let statuses =
@@ -297,7 +297,7 @@ fn capabilities_outlive_the_change_of_the_user() {
         eprintln!("only root has capabilities to keep");
         return;
     }
-    // CAP_DAC_READ_SEARCH (2) opens files of others; CAP_NET_RAW (13) nothing here.
+    // CAP_DAC_READ_SEARCH (2) lets the server read files of other users; CAP_NET_RAW (13) changes nothing that the test requests.
     let cases = [
         ("", 403, 0),
         ("capabilities: []", 403, 0),
@@ -326,7 +326,7 @@ fn capabilities_outlive_the_change_of_the_user() {
             );
         }
     }
-    // Without a change of the user the others are given up as well.
+    // A server that stays root gives up all other capabilities too.
     let config = format!("user: root\ncapabilities: [CAP_NET_RAW]\nlisten: @PORT@\n{SITE}");
     let server = Setup::new(&config).file("www/a", "a").start();
     let threads = of_threads(server.pid(), "CapEff:");
@@ -471,7 +471,7 @@ fn a_low_port_without_the_right_to_it_is_not_refused_without_advice() {
         eprintln!("this system has other ports for root");
         return;
     }
-    // Root without the capability is nobody special.
+    // Root without the capability CAP_NET_BIND_SERVICE may not open low ports either, so it is taken from root here.
     let (_folder, path) = with_good_config();
     let program = binary().display().to_string();
     let output = if is_root() {

@@ -1,4 +1,4 @@
-//! Server push as nghttp sees it.
+//! HTTP/2 server push, checked with the client nghttp.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use h2o_tests::{Backend, Folder, Server, Setup, run};
 
 const PAGE: &str = "<!DOCTYPE html><link rel=stylesheet href=style.css>";
 
-/// What pages push in most tests.
+/// The directive by which a page pushes `style.css` in most tests.
 const STYLE: &str = "http2-push: \"</style.css>; rel=preload\"";
 
-/// A server with `host` among the lines of its host and `path` among those of its path, one a line.
+/// Starts a server; `host` has further lines of its host, `path` further lines of its path.
 fn start(host: &str, path: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
@@ -52,7 +52,7 @@ fn css() -> String {
 
 type Fields = Vec<(String, String)>;
 
-/// What came on a stream.
+/// What nghttp received on a stream.
 #[derive(Debug, Default)]
 struct Stream {
     fields: Fields,
@@ -71,7 +71,7 @@ fn value<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     values.next().map(|(_, value)| value.as_str())
 }
 
-/// A promise: the stream it came on, the stream it announces, its fields.
+/// A PUSH_PROMISE frame: the stream it came on, the stream that it promises, and the fields of the promised request.
 #[derive(Debug)]
 struct Promise {
     on: u32,
@@ -79,29 +79,29 @@ struct Promise {
     fields: Fields,
 }
 
-/// All that a server sent to nghttp.
+/// Everything that nghttp received.
 #[derive(Debug, Default)]
 struct Seen {
     promises: Vec<Promise>,
     streams: BTreeMap<u32, Stream>,
     resets: Vec<String>,
-    /// Whose content came, and in which order it ended.
+    /// Streams in the order in which their content began and (`ended`) in which it was complete.
     began: Vec<u32>,
     ended: Vec<u32>,
 }
 
 impl Seen {
-    /// The number after `label` in a line.
+    /// The number behind `label` in a line of nghttp's output.
     fn number(line: &str, label: &str) -> Option<u32> {
         let (_, rest) = line.split_once(label)?;
         let end = rest.find(|c: char| !c.is_ascii_digit());
         rest[..end.unwrap_or(rest.len())].parse().ok()
     }
 
-    /// Reads what `nghttp --verbose` writes.
+    /// Parses what `nghttp --verbose` prints.
     fn parse(text: &str) -> Self {
         let mut seen = Self::default();
-        // Fields come before the line of their frame.
+        // nghttp prints the fields of a frame before the line about the frame.
         let mut fields = Fields::new();
         let mut promise_on = None;
         for line in text.lines() {
@@ -156,7 +156,7 @@ impl Seen {
         seen
     }
 
-    /// What was promised, by its path.
+    /// The paths of all promised requests.
     fn promised(&self) -> Vec<&str> {
         let paths = self.promises.iter().map(|promise| {
             let path = value(&promise.fields, ":path");
@@ -165,13 +165,13 @@ impl Seen {
         paths.collect()
     }
 
-    /// What is on streams of the client's.
+    /// The responses on streams that the client opened.
     fn pulled(&self) -> impl Iterator<Item = &Stream> {
         let odd = self.streams.iter().filter(|(id, _)| *id % 2 == 1);
         odd.map(|(_, stream)| stream)
     }
 
-    /// Every cookie that was set.
+    /// The values of all set-cookie fields.
     fn cookies(&self) -> Vec<&str> {
         let all = self.streams.values().flat_map(|stream| &stream.fields);
         let cookies = all.filter(|(name, _)| name == "set-cookie");
@@ -179,7 +179,7 @@ impl Seen {
     }
 }
 
-/// Asks for pages; every response must come whole, and nothing may be reset.
+/// Requests pages with nghttp; fails unless every response is complete and no stream was reset.
 fn ask(server: &Server, options: &[&str], paths: &[&str]) -> Seen {
     ask_at(&server.url(""), options, paths)
 }
@@ -200,7 +200,7 @@ fn ask_at(base: &str, options: &[&str], paths: &[&str]) -> Seen {
     seen
 }
 
-/// What is expected where nothing is pushed.
+/// Requests pages and fails if the server pushes something.
 fn pushes_nothing(server: &Server, options: &[&str], paths: &[&str]) {
     let seen = ask(server, options, paths);
     assert_eq!(seen.promised(), [""; 0], "{options:?}");
@@ -273,9 +273,9 @@ fn clients_that_want_no_push_get_none() {
     assert_eq!(ask(&server, &[], &["/index.html"]).promised().len(), 1);
     for options in [
         &["--no-push"][..],
-        // As many as the client takes are none.
+        // With this option the client accepts no pushed streams at all.
         &["--max-concurrent-streams", "0"],
-        // Somebody else stands between.
+        // The field `x-forwarded-for` says that the request came through a proxy, so the server pushes nothing.
         &["--header", "x-forwarded-for: 192.0.2.1"],
     ] {
         pushes_nothing(&server, options, &["/index.html"]);
@@ -286,7 +286,7 @@ fn clients_that_want_no_push_get_none() {
 fn hosts_that_push_nothing_push_nothing() {
     for (host, path) in [
         ("http2-push-preload: OFF", STYLE),
-        // A path without its host's pushes.
+        // An empty `http2-push` of the path replaces that of the host.
         (STYLE, "http2-push: []"),
     ] {
         pushes_nothing(&start(host, path), &[], &["/index.html"]);
@@ -295,7 +295,7 @@ fn hosts_that_push_nothing_push_nothing() {
 
 #[test]
 fn what_is_not_there_leaves_no_trace() {
-    // No file has such a name, so that nobody has to look.
+    // No file can have a name with a NUL byte, so the server knows without the disk that there is nothing to push.
     let server = start("", "http2-push: \"</none%00.css>; rel=preload\"");
     pushes_nothing(&server, &[], &["/index.html"]);
 }
@@ -321,13 +321,13 @@ fn several_things_are_pushed() {
     assert_eq!(seen.promised(), ["/style.css", "/second.css"]);
 }
 
-/// The first 32 bits of a hash, as the program `sum` tells them.
+/// The first 32 bits of the hash of `text`, computed by the program `sum`.
 fn hash(sum: &str, text: &str) -> u32 {
     let sum = h2o_tests::run_with_input(sum, &[], text).text();
     u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal")
 }
 
-/// base64url of bits written as digits, padded to whole bytes.
+/// The base64url form of bits that are given as digits, padded with zeros to whole bytes.
 fn base64url(bits: &str) -> String {
     let bytes = bits.as_bytes().chunks(8).map(|eight| {
         let eight = std::str::from_utf8(eight).expect("they are digits");
@@ -336,7 +336,7 @@ fn base64url(bits: &str) -> String {
     URL_SAFE_NO_PAD.encode(bytes.collect::<Vec<u8>>())
 }
 
-/// The value of the cookie for these paths: a Golomb-Rice coded set of 13-bit keys with 6 bits of remainder.
+/// The value of the cookie `h2o_casper` for these paths: a set of 13-bit keys in Golomb-Rice coding, with 6 bits of remainder.
 fn casper(paths: &[&str]) -> String {
     let key = |path: &&str| hash("sha1sum", path).swap_bytes() & 0x1fff;
     let mut keys: Vec<u32> = paths.iter().map(key).collect();
@@ -367,7 +367,7 @@ fn casper_remembers_what_was_pushed() {
     let (cookie, _) = want.split_once(';').expect("it has attributes");
     let send_back = format!("cookie: {cookie}");
     pushes_nothing(&server, &["--header", &send_back], &["/index.html"]);
-    // What was pulled before is remembered as well, but not by this client.
+    // The server also remembers what a client requested itself; here the client's cookie does not contain that.
     let other = format!("cookie: h2o_casper={}", casper(&["/second.css"]));
     let seen = ask(&server, &["--header", &other], &["/index.html"]);
     assert_eq!(seen.promised(), ["/style.css"]);
@@ -397,7 +397,7 @@ fn a_digest_says_what_need_not_be_pushed() {
         ),
     ] {
         let server = start(host, STYLE);
-        // N = 0, P = 20: the first 20 bits of one hash, written as they are.
+        // A digest with N = 0 and P = 20: it has the first 20 bits of one hash, uncompressed.
         let digest = |path: &str| {
             let number = hash("sha256sum", &server.url(path)) >> 12;
             let bits = format!("00000101001{number:020b}");
@@ -440,7 +440,7 @@ fn critical_pushes_and_style_sheets_go_ahead() {
 
 #[test]
 fn hints_of_a_back_end_are_pushed_before_there_is_a_response() {
-    // The page is not there before its style sheet was asked for.
+    // The backend sends the page only after the style sheet has been requested.
     let (asked, is_asked) = std::sync::mpsc::sync_channel(100);
     let is_asked = std::sync::Mutex::new(is_asked);
     let backend = Backend::start(move |talk| {

@@ -1,11 +1,11 @@
-//! Raw public keys in the place of certificates (RFC 7250), with GnuTLS as the client.
+//! Raw public keys instead of certificates (RFC 7250), with GnuTLS as the client.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, curl, run, run_with_input};
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: www.example.com\r\nConnection: close\r\n\r\n";
 
-/// A server with these identities, each a pair of files: `raw.pub`, or `server.crt`.
+/// Starts a server with these identities: each is a file, `raw.pub` or `server.crt`, with the key that belongs to it.
 fn server(certificates: &[&str]) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
@@ -31,7 +31,7 @@ hosts:
         .start()
 }
 
-/// What GnuTLS says and receives with these types of certificates.
+/// The output of a GnuTLS client that offers these types of certificates and sends a request.
 fn gnutls(server: &Server, types: &str) -> String {
     let priority = format!("NORMAL:-VERS-ALL:+VERS-TLS1.3:-CTYPE-ALL:+CTYPE-CLI-X509:{types}");
     let (key, public) = (
@@ -43,7 +43,7 @@ fn gnutls(server: &Server, types: &str) -> String {
         "--no-ca-verification",
         "--priority",
         &priority,
-        // Without a key of its own it would not offer the type.
+        // GnuTLS offers raw public keys only if the client has one itself.
         "--rawpkfile",
         &public,
         "--rawpkkeyfile",

@@ -1,4 +1,4 @@
-//! The recipes of the manual, pasted, started and asked.
+//! The recipes of the manual: each configuration is started as it is pasted, and requests are sent to it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -110,7 +110,7 @@ fn a_single_page_application_has_its_page_at_every_path() {
     }
 }
 
-/// Answers checks, and other requests with its name.
+/// A backend that answers health checks with `fine`, and other requests with its name.
 fn application(name: &'static str) -> Backend {
     Backend::by_request(move |request| {
         let content = if request.target() == "/health" {
@@ -149,7 +149,7 @@ fn requests_are_shared_by_the_servers_that_are_up() {
         assert_eq!(answer.field("x-host"), Some("www.example.com"));
         String::from_utf8_lossy(&answer.body).into_owned()
     };
-    // On a slow machine one may take so long to connect to that it is passed over.
+    // On a busy machine the server may pass over a backend whose connection takes too long, so the test repeats this.
     eventually("an answer of each in turn", || {
         let round = [ask_once(), ask_once(), ask_once()];
         let names = ["one", "two", "three"];
@@ -159,7 +159,7 @@ fn requests_are_shared_by_the_servers_that_are_up() {
             .then_some(())
     });
     applications[1] = None;
-    // Requests that find out are made again, and nobody sees it.
+    // Until the health check fails, requests to the ended backend are retried with another one, and the client sees no error.
     let down = format!("{} is down", addresses[1]);
     eventually("the check to fail", || {
         let _ = ask_once();
@@ -188,7 +188,7 @@ fn a_websocket_reaches_the_application() {
          sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
     );
     assert_eq!(client.read_head().code(), 101);
-    // A text message, masked with zeros, and its echo (RFC 6455 §5.2).
+    // A text message of a WebSocket, masked with zeros, and the backend's echo of it (RFC 6455 §5.2).
     client.send(b"\x81\x85\0\0\0\0hello");
     assert_eq!(client.read_exactly(7), b"\x81\x05hello");
 }
@@ -445,7 +445,7 @@ fn the_site_of_nginx_answers_as_before() {
             &to,
             &format!("http://www.example.com{path}"),
         ]);
-        // nginx makes locations absolute, and has a page of its own for redirects.
+        // nginx writes the host into `location`, and has other content for redirects; the comparison ignores both.
         let location = answer.field("location").unwrap_or("");
         let location = location.trim_start_matches("http://www.example.com");
         let location = location.trim_start_matches(&format!(":{port}"));
@@ -484,8 +484,8 @@ fn the_site_of_nginx_answers_as_before() {
     );
 }
 
-/// A directory for `PATH` whose `systemctl` does to the server what systemd would, by the unit of the manual. It reads the
-/// process id from a file `pid`.
+/// Makes a directory for `PATH` with a program `systemctl` that does to the server what systemd would do by the manual's unit. The program
+/// reads the server's process id from the file `pid`.
 fn systemctl(folder: &Folder) -> String {
     let dir = folder.path().display();
     let program = format!(
@@ -511,10 +511,10 @@ fn unit_line(key: &str) -> String {
         .to_owned()
 }
 
-/// The server of the recipe for systemd.
+/// Starts the server of the recipe for systemd.
 fn service() -> Server {
     let mut replaced = Vec::new();
-    // Only root can become another user.
+    // A server that is not started by root cannot change its user.
     if !rustix::process::geteuid().is_root() {
         replaced.push(("user: www-data\n", ""));
     }
@@ -572,7 +572,7 @@ fn no_line_is_lost_when_logrotate_moves_the_logs() {
         .find(|block| block.file() == Some("/etc/logrotate.d/h2o"));
     let file = file.expect("the recipe has a file for logrotate");
     let dir = server.folder.path().display().to_string();
-    // It refuses directories that everyone may write to, and files of its own that others could have written.
+    // logrotate refuses directories that everyone may write to, and configurations that other users could have written.
     let _ = run("chmod", &["755", &server.folder.name_of("var/log/h2o")]).success();
     let config = file.moved().replace("@DIR@", &dir);
     let config = server
@@ -605,7 +605,7 @@ fn no_line_is_lost_when_logrotate_moves_the_logs() {
     assert!(old.contains("GET /a"), "{old}");
 }
 
-/// The serial number of the certificate that the server presents, and of the one in the file.
+/// The serial numbers of the certificate that the server presents, and of the certificate in `file`.
 fn serials(server: &Server, file: &str) -> [String; 2] {
     let address = format!("127.0.0.1:{}", server.port_of("TLS_PORT"));
     let presented = format!(
@@ -684,7 +684,7 @@ fn certbot_gets_a_certificate_and_the_server_serves_the_renewed_one() {
     assert_eq!(reloads, "reload h2o\n".repeat(2));
 }
 
-/// What the README has a newcomer paste: a configuration, commands that make what it names and check it, and a question.
+/// The first example of the README: a configuration, commands that prepare files and check it, and a request.
 #[test]
 fn the_first_configuration_of_the_readme_works_as_pasted() {
     const SECTION: &str = "A first configuration of your own";
@@ -721,7 +721,7 @@ fn the_first_configuration_of_the_readme_works_as_pasted() {
         .moved()
         .replace("port: 80\n", "port: @PORT@\n")
         .replace("port: 443\n", "port: @TLS_PORT@\n");
-    // The server may write its logs as the user that it becomes.
+    // The user that the server changes to must be able to write the logs.
     folder.make_dir("var/log/h2o");
     let served = served.replace("@DIR@/var/log/h2o/error_log", "@DIR@/error-log");
     let server = Setup::in_folder(folder, &served).start();

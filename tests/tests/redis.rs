@@ -1,4 +1,4 @@
-//! `H2O::Redis` of scripts, against a Redis server.
+//! `H2O::Redis`, the Redis client of scripts, with a Redis server.
 
 use h2o_tests::{Backend, Folder, Server, Service, Setup, eventually, free_port};
 
@@ -24,7 +24,7 @@ hosts:
           end
 "##;
 
-/// A server whose scripts have a Redis client `redis`.
+/// Starts a server whose scripts have a Redis client in the variable `redis`.
 fn server(port: u16, password: &str, limit: &str) -> Server {
     let password = if password.is_empty() {
         String::new()
@@ -38,7 +38,7 @@ fn server(port: u16, password: &str, limit: &str) -> Server {
     Setup::new(&config).start()
 }
 
-/// What a script evaluates to.
+/// Runs a script in the server, and returns the printed form of its value.
 fn run(server: &Server, script: &str) -> String {
     let file = server.folder.ruby_block("redis", script);
     let answer = server.ask(&format!("GET /run\nx-block: {file}"));
@@ -86,7 +86,7 @@ fn commands_and_replies_of_every_kind() {
                 "1000",
             ),
             ("redis.echo('x' * 3_000_000).join.size", "3000000"),
-            // The connection is that of the database 3.
+            // Redis reports that the connection uses database 3.
             (
                 "redis.call('CLIENT', 'INFO').join.include?(' db=3 ')",
                 "true",
@@ -195,7 +195,7 @@ fn messages_of_channels_reach_the_fiber_that_waits() {
                 "redis.unsubscribe; redis.punsubscribe; redis.ping.join",
                 "\"PONG\"",
             ),
-            // More than is kept for a script that does not read.
+            // The test sends more messages than the client keeps for a script that does not read them.
             (
                 &format!(
                     "c = redis.subscribe('e').join; {publish} all = (0...5000).map {{ |i| pub.publish('e', i) }}; all.last.join; got = (0...5000).map {{ c.shift[1].to_i }}; got == (0...5000).to_a"
@@ -223,7 +223,7 @@ fn a_server_that_fails_or_is_late_is_an_error_and_the_next_command_connects_agai
         &server,
         &[
             ("redis.ping.join", "\"PONG\""),
-            // Nothing joins before the connection has ended.
+            // The script calls `join` only after the connection has ended.
             (
                 "one = redis.blpop('none', 0); redis.disconnect; one.join",
                 refused,

@@ -1,4 +1,4 @@
-//! Reloads of the configuration while requests, WebSockets and downloads go on.
+//! Reloads of the configuration during requests, WebSockets and downloads.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -10,19 +10,20 @@ use h2o_tests::{
     Backend, Folder, Raw, Server, Setup, Talk, binary, curl, eventually, free_port, run,
 };
 
-/// A configuration with a path for `text`, and what else is given.
+/// A configuration with the paths `paths`, a status page, and the global directives `global`.
 fn site(global: &str, paths: &str) -> String {
     format!(
         "{global}\nlisten: {{ host: 127.0.0.1, port: @PORT@ }}\nhosts:\n  default:\n    paths:\n      /status: {{ status: ON }}\n{paths}"
     )
 }
 
-/// A path that redirects to `/NAME`.
+/// A path that redirects to `/NAME`, as lines of a configuration.
 fn redirect(path: &str, name: &str) -> String {
     format!("      {path}: {{ redirect: {{ status: 302, url: /{name} }} }}\n")
 }
 
-/// Sends a request on a connection that stays open; returns the status and the target of the redirect.
+/// Sends a request on a connection that stays open. Returns the status, the target of the redirect and, if the server closes the
+/// connection, `close`.
 fn ask(connection: &mut Raw, path: &str) -> String {
     connection.send(format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n"));
     let response = connection.read_response("GET");
@@ -34,7 +35,7 @@ fn ask(connection: &mut Raw, path: &str) -> String {
         .to_owned()
 }
 
-/// A number of the status page.
+/// The value of a number on the status page.
 fn status_number(server: &Server, name: &str) -> u64 {
     let text = server.ask("GET /status/json?show=reloads").text();
     let key = format!("\"{name}\": ");
@@ -45,7 +46,7 @@ fn status_number(server: &Server, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// Waits until so many earlier configurations are left.
+/// Waits until this many earlier configurations are still in use by connections.
 fn wait_for_retiring(server: &Server, count: u64) {
     eventually(&format!("{count} configurations to be left"), || {
         (status_number(server, "reloads.retiring") == count).then_some(())
@@ -99,7 +100,7 @@ fn a_broken_configuration_changes_nothing_and_says_so() {
     assert_eq!(status_number(&server, "reloads.retiring"), 0);
 }
 
-/// Runs `h2o reload` with these options; returns its exit status, standard output and standard error.
+/// Runs `h2o reload` with these options. Returns its exit status, standard output and standard error.
 fn h2o_reload(server: &Server, options: &[&str]) -> (i32, String, String) {
     let config = server.folder.name_of("h2o.conf");
     let program = binary().display().to_string();
@@ -122,7 +123,7 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
     let done = format!("reloaded the configuration: {path}\n");
     assert_eq!(h2o_reload(&server, &[]), (0, done, String::new()));
     assert_eq!(ask(&mut connection, "/a"), "302 /two");
-    // The same text as `-t`, for `--diff` as well.
+    // `h2o reload` reports an error in the configuration with the same text as `h2o -t`, also with `--diff`.
     server.write_config(&config("three").replace("redirect:", "redirectt:"));
     let test = run(&binary().display().to_string(), &["-t", "-c", &path]);
     let text = test.stderr;
@@ -133,7 +134,7 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
             (78, String::new(), text.clone())
         );
     }
-    // What needs a restart is named.
+    // `h2o reload` names the changes that need a restart of the server.
     server.write_config(&site(
         "pid-file: @DIR@/pid\nnum-threads: 7\nerror-log: @DIR@/other",
         &redirect("/a", "four"),
@@ -214,7 +215,7 @@ fn h2o_reload_says_why_it_cannot_ask() {
     assert!(code == 0 && text.contains("--diff"), "{text}");
 }
 
-/// A port that only root may open, where this is root; else any.
+/// If the test runs as root, a port that only root may open; otherwise any free port.
 fn port_for_root() -> u16 {
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (600..1024).find(is_free).unwrap_or_else(free_port)
@@ -274,7 +275,7 @@ fn requests_end_with_the_configuration_that_they_began_with() {
     assert_eq!((response.code(), response.field("x-a")), (200, Some("one")));
     assert_eq!(ask(&mut slow, "/"), "302 /gone/");
     wait_for_retiring(&server, 0);
-    // Nobody can ask the backend any more: its connections are closed.
+    // Paths of the current configuration do not use this backend, so the server closes its connections to it.
     backend.wait_for_ended(1);
 }
 
@@ -320,7 +321,7 @@ fn tunnels_and_downloads_go_on_through_reloads() {
         assert_eq!(tunnel.read_exactly(7), format!("hello {turn}").as_bytes());
         received += download.read_exactly(1_000_000).len();
     }
-    // Also where the path is gone.
+    // Tunnel and download continue even if their path no longer exists.
     server.write_config(&site("", &redirect("/name", "gone")));
     server.reload();
     tunnel.send("still here");
@@ -333,7 +334,7 @@ fn tunnels_and_downloads_go_on_through_reloads() {
     wait_for_retiring(&server, 0);
 }
 
-/// Requests `/NUMBER` of h2load at `port`, which must all be answered, while `meanwhile` runs again and again.
+/// Runs `meanwhile` again and again while h2load sends requests to `port`, which must all be answered.
 fn under_load(port: u16, options: &[&str], mut meanwhile: impl FnMut()) {
     let url = format!("http://127.0.0.1:{port}/a");
     let is_over = AtomicBool::new(false);
@@ -399,17 +400,17 @@ fn listeners_appear_and_vanish() {
         .expect("it is connected");
     server.write_config(&with(""));
     server.reload();
-    // What has been accepted may send another request, and is told to go.
+    // A connection that the removed listener accepted may send one more request; the response closes it.
     assert_eq!(ask(&mut other, "/a"), "302 /here close");
     let refused = std::net::TcpStream::connect(("127.0.0.1", port));
     assert!(refused.is_err(), "somebody still listens on {port}");
     assert!(std::os::unix::net::UnixStream::connect(&socket).is_err());
-    // And back again.
+    // Another reload adds the listener again.
     server.write_config(&with(second));
     server.reload();
     assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
     assert_eq!(ask(&mut kept, "/a"), "302 /here");
-    // A port that somebody else has is refused with its place, and nothing changes.
+    // If another process uses the new port, the reload fails with the line of the configuration, and the running one stays.
     let taken = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
     let config = with(&format!(
         "listen: {{ host: 127.0.0.1, port: {} }}",

@@ -1,8 +1,8 @@
-//! Reloads of everything at once (listeners, hosts, certificates, backends) under a load of HTTP/1, HTTP/2, HTTP/3 and
-//! tunnels: no request fails, and no connection is dropped.
+//! Reloads that change everything at once (listeners, hosts, certificates, backends) under a load of HTTP/1, HTTP/2, HTTP/3 and tunnels: no
+//! request fails, and no connection is dropped.
 //!
-//! `RELOADS` sets the number of reloads, `RELOAD_SECONDS` the time that they are spread over: less than 60, the most that the kit
-//! grants a client.
+//! The environment variable `RELOADS` sets the number of reloads, and `RELOAD_SECONDS` the time that they are spread over, which must be
+//! less than 60, the time limit of client programs in these tests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Backend, Deadline, Folder, Raw, Server, Setup, Talk, eventually, run, tool};
 
-/// The file that ends the load.
+/// Name of the file whose existence ends the load.
 const STOP: &str = "stop";
 
-/// A backend that answers requests, and echoes what comes through tunnels.
+/// A backend that answers requests, and echoes the bytes of tunnels.
 fn backend() -> Backend {
     Backend::start(|talk: &mut Talk| {
         while let Some(request) = talk.read_head() {
@@ -31,7 +31,8 @@ fn backend() -> Backend {
     })
 }
 
-/// The configuration of a turn: one listener, certificate, host, script and backend or the other.
+/// The configuration after this number of reloads: two versions take turns, which differ in listeners, certificate, host, script and
+/// backend.
 fn config(turn: usize, backends: &[Backend; 2]) -> String {
     let (name, url) = (["site", "other"][turn % 2], backends[turn % 2].url("/"));
     let extra = if turn.is_multiple_of(2) {
@@ -83,7 +84,7 @@ fn h2load(server: &Server, options: &[&str], stop: &Path) -> usize {
     asked
 }
 
-/// Sends messages through one tunnel until the load ends. Returns their number.
+/// Sends messages through one tunnel until the load ends. Returns the number of messages.
 fn tunnel(server: &Server, stop: &Path) -> usize {
     let mut client = Raw::connect(server.port_of("CLEARPORT"));
     client.send("GET /tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
@@ -98,7 +99,7 @@ fn tunnel(server: &Server, stop: &Path) -> usize {
     sent
 }
 
-/// Requests over HTTP/3, and a tunnel, until the load ends. Returns the number of requests.
+/// Sends requests over HTTP/3, and bytes through a tunnel, until the load ends. Returns the number of requests.
 fn http3(server: &Server, stop: &Path) -> usize {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
     let (port, stop) = (server.port().to_string(), stop.display().to_string());
@@ -119,7 +120,7 @@ fn http3(server: &Server, stop: &Path) -> usize {
         .unwrap_or_default()
 }
 
-/// Writes the file that ends the load when it is dropped.
+/// When dropped, writes the file that ends the load.
 struct EndOfLoad<'a>(&'a Path);
 
 impl Drop for EndOfLoad<'_> {
@@ -133,7 +134,7 @@ fn knob(name: &str, default: usize) -> usize {
     text.parse().unwrap_or(default)
 }
 
-/// Reloads `count` times in `time` under load. Returns the number of requests of each kind.
+/// Reloads `count` times, spread over `time`, under load. Returns the number of requests or messages of each of the four loads.
 fn reload_under_load(
     server: &mut Server,
     backends: &[Backend; 2],
@@ -145,7 +146,7 @@ fn reload_under_load(
     let shared = &*server;
     std::thread::scope(|scope| {
         let stop = &stop;
-        // Also if the test fails: the load must not go on.
+        // Dropped also if the test fails, so that the load ends.
         let end = EndOfLoad(stop);
         let loads = [
             scope.spawn(|| h2load(shared, &["--h1"], stop)),
@@ -177,11 +178,11 @@ fn nobody_loses_anything_when_everything_changes() {
     self_signed(&folder, "site", Key::EcPkcs8, "localhost");
     self_signed(&folder, "other", Key::EcPkcs8, "localhost");
     let backends = [backend(), backend()];
-    // All ports are picked at the start.
+    // The first configuration has all ports, so that all are picked at the start.
     let mut server = Setup::in_folder(folder, &config(1, &backends))
         .file("www/a.txt", "hello")
         .start();
-    // As much load, with few reloads: buffers and caches grow with the number of requests at first.
+    // The same load with few reloads comes first, because buffers and caches grow with the first requests.
     let time = Duration::from_secs(seconds as u64);
     reload_under_load(&mut server, &backends, 6, time);
     let before = at_rest(&server);
@@ -199,7 +200,7 @@ fn nobody_loses_anything_when_everything_changes() {
     );
 }
 
-/// The memory of the server once no earlier configuration is left.
+/// The server's memory when no earlier configuration is in use any more.
 fn at_rest(server: &Server) -> usize {
     eventually("the end of earlier configurations", || {
         let url = format!(

@@ -1,5 +1,5 @@
-//! Resources that are fetched in place of others: `reproxy`, internal redirects and error documents that lead to other
-//! servers, redirects that are followed there, and how often.
+//! Resources that are fetched instead of the requested one: `reproxy`, and internal redirects and error documents on other servers; which
+//! redirects of those servers are followed, and how many.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -13,10 +13,10 @@ use h2o_tests::{
     Backend, ClosedPort, Folder, Request, Response, Server, Service, Setup, Talk, curl, eventually,
 };
 
-/// How curl comes to the server.
+/// The options that make curl use each version of HTTP.
 const WAYS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 
-/// A server whose paths are these lines of YAML, `reproxy: ON` for all; `settings` stand at the global level.
+/// Starts a server with these paths, each with `reproxy: ON`, and `settings` at the global level.
 fn start(settings: &str, paths: &[(&str, String)]) -> Server {
     Setup::new(&config(settings, paths))
         .file("www/a.txt", "a file")
@@ -38,7 +38,7 @@ fn to(backend: &Backend, path: &str) -> String {
     format!("proxy.reverse.url: '{}'", backend.url(path))
 }
 
-/// A back end whose answers the client chooses: by `x-go` the URL that is to be asked, by `x-status` the status.
+/// A backend whose response is chosen by the request: the field `x-go` is its x-reproxy-url, and `x-status` its status.
 fn app() -> Backend {
     Backend::by_request(|request| {
         let status = request.field("x-status").unwrap_or("200");
@@ -50,7 +50,7 @@ fn app() -> Backend {
     })
 }
 
-/// A back end that answers with what it was asked: method, target, and the content.
+/// A backend that answers with the method, the target and the content of the request.
 fn echo() -> Backend {
     Backend::by_request(|request| answer(&format!("{} {}", line(request), text_of(&request.body))))
 }
@@ -71,7 +71,7 @@ fn answer(content: &str) -> String {
     )
 }
 
-/// Asks by both versions of HTTP with these fields: status, content and the fields of each answer, which must be alike.
+/// Sends the request over both versions of HTTP. Status, content and fields of the two responses must be the same.
 fn ask(server: &Server, method: &str, path: &str, fields: &[(&str, &str)]) -> Response {
     let lines: Vec<_> = fields
         .iter()
@@ -114,7 +114,7 @@ fn the_resource_that_a_response_names_is_sent_in_its_place() {
     );
     let other = echo.url("");
     let rows: &[(&str, &str, String, &str)] = &[
-        // Method, status of the response that is dropped, URL; the answer.
+        // Columns: method, status of the backend's response (which is dropped), its x-reproxy-url, and the content that the client gets.
         ("GET", "200", format!("{other}/x?y#z"), "GET /x?y "),
         ("GET", "404", format!("{other}/x"), "GET /x "),
         ("GET", "302", other.clone(), "GET / "),
@@ -140,7 +140,7 @@ fn the_resource_that_a_response_names_is_sent_in_its_place() {
         assert_eq!(response.code(), 200, "{shown}");
         assert_eq!(response.field("x-app"), None, "{shown}");
         assert_eq!(response.field("set-cookie"), None, "{shown}");
-        // What is fetched over the network goes through the filters of the path that led there.
+        // A resource of another server passes the filters of the path whose backend named it; one of this server those of its own path.
         let path = match *want {
             "a file" => Some("files"),
             want if want.starts_with("GET /base") => None,
@@ -182,7 +182,7 @@ fn the_other_server_gets_the_fields_of_the_client() {
         first.contains("x-set: 1") && first.contains("host: www.example.com:81"),
         "{first}"
     );
-    // The next one goes over the same connection.
+    // The second request to the other server uses the same connection.
     server
         .ask(&format!("GET /\nX-Go: {}", echo.url("/next")))
         .must_be("200 OK\n\nGET /next ");
@@ -239,7 +239,7 @@ fn what_cannot_be_fetched_is_502() {
         log.contains(&format!("\"GET /x?y HTTP/1.1\" /x 502 502 {told}")),
         "{log}"
     );
-    // Of other schemes it is a path; here that leads to the back end, which sends us on for ever.
+    // A URL of another scheme counts as a path of this server. This path leads to the backend again, which goes on without end.
     let response = ask(&server, "GET", "/x", &[("x-go", "ftp://h/")]);
     assert_eq!(response.text(), "too many internal delegations");
     app.wait_for("GET /ftp://h/ HTTP/1.1");
@@ -254,7 +254,7 @@ fn there_is_a_limit_to_how_often() {
         ))
     };
     let asked = |backend: &Backend| text_of(&backend.received_by_all()).matches("GET ").count();
-    // A path that leads to a back end costs two each time.
+    // An x-reproxy-url to a proxied path of this server costs two: one for the path, and one for forwarding to the backend.
     let local = redirecting("x-reproxy-url");
     for (settings, want) in [
         ("", 3),
@@ -266,7 +266,7 @@ fn there_is_a_limit_to_how_often() {
         server.ask("GET /").must_be(TOO_MANY);
         assert_eq!(asked(&local) - before, want, "{settings}");
     }
-    // Another server costs one, whatever tells us to go there.
+    // A request to another server costs one, whether x-reproxy-url or a redirect of another server names it.
     let elsewhere = echo();
     let app = app();
     let location = redirecting("location");
@@ -278,7 +278,7 @@ fn there_is_a_limit_to_how_often() {
             .must_be(TOO_MANY);
         assert_eq!(asked(&location) - before, want, "{settings}");
     }
-    // What is handed on in the first place counts against the other limit.
+    // Forwarding a request to the backend of its own path counts against `max-reprocesses`, the other limit.
     let server = start(
         "max-reprocesses: 0\nmax-delegations: 2",
         &[
@@ -338,7 +338,7 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
         ],
     );
     let rows = [
-        // Method, path; status and content of the answer.
+        // Columns: method, path on the other server; status and content that the client gets.
         ("GET", "/relative/x", 200, "other: GET /to"),
         ("GET", "/absolute", 200, "other: GET /to"),
         ("POST", "/post", 200, "other: GET /to"),
@@ -357,11 +357,11 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
             "{method} {path}"
         );
     }
-    // A backend of the configuration is followed elsewhere, too.
+    // Redirects of a configured backend are followed to other servers too, after an internal redirect of this server.
     ask(&server, "GET", "/in/third", &[]).must_be("200 OK\n\nGET / ");
-    // Without a redirect of ours nothing is followed.
+    // Without an internal redirect of this server, the client gets the backend's redirect.
     ask(&server, "GET", "/plain", &[]).must_be("301 Moved\nlocation: /to");
-    // The same upstream, below the path of its URL.
+    // A redirect to a path of the same backend is followed below the path of the backend's URL.
     for path in ["/in/start", "/in/own", "/through/own"] {
         ask(&server, "GET", path, &[]).must_be("200 OK\n\nother: GET /base/to");
     }
@@ -374,7 +374,7 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
     }
 }
 
-/// An answer to every connection to a Unix-domain socket; the receiver gets what came.
+/// Answers every connection to a Unix socket; the receiver gets the requests.
 fn at_socket(folder: &Folder) -> (String, mpsc::Receiver<String>) {
     let path = folder.name_of("inner.sock");
     let listener = UnixListener::bind(&path).expect("the folder is ours");
@@ -420,15 +420,15 @@ fn responses_never_lead_to_unix_sockets() {
     );
     let fields = [("x-go", &*url), ("x-status", "307")];
     ask(&server, "POST", "/", &fields).must_be("502 Gateway Error\n\ninternal error");
-    // By way of a server that is no backend of ours, which the client is told.
+    // A server that is not configured as a backend redirects to the socket: the client gets that redirect.
     let stranger = moving.url("/");
     let fields = [("x-go", &*stranger), ("x-status", "307")];
     let response = ask(&server, "POST", "/", &fields);
     response.must_be(&format!("307 Moved\nlocation: {url}"));
-    // By way of a backend.
+    // A configured backend redirects to the socket: the request fails.
     ask(&server, "POST", "/in", &[]).must_be("502 Gateway Error\n\ninternal error");
     assert_eq!(asked.try_recv(), Err(mpsc::TryRecvError::Empty));
-    // The configuration may name it.
+    // The configuration itself may redirect internally to a Unix socket.
     server
         .ask("GET /configured")
         .must_be("200 OK\n\nthe socket");
@@ -476,7 +476,7 @@ fn servers_that_are_no_backends_never_lead_elsewhere() {
         }
     }
     assert_eq!(inner.connections(), 0);
-    // What a backend of the configuration says still leads there.
+    // An x-reproxy-url of a configured backend may still name the path.
     let response = ask(&server, "GET", "/", &[("x-go", "/private/a.txt")]);
     assert_eq!(response.text(), "a file");
 }
@@ -523,7 +523,7 @@ hosts:
         ("/third", "a.example", "bare: true, 1"),
         ("/third", "www.example.com:1", "bare: true, 1"),
         ("/client", "a.example", "bare: true, 1"),
-        // There the client has given them itself.
+        // Here the client itself has sent the credentials to the origin `www.example.com`.
         ("/client", "www.example.com:80", "bare: false, 1"),
         ("/own", "a.example", "a=1"),
     ] {
@@ -620,7 +620,7 @@ fn heads_have_no_content_whatever_was_asked_for() {
     assert!(text_of(&echo.received(0)).starts_with("GET /abc "));
 }
 
-/// Content in which no part looks like another.
+/// A text of this length in which every 8 bytes are different.
 fn content(len: usize) -> String {
     let mut text = String::with_capacity(len + 8);
     for number in 0.. {
@@ -681,7 +681,7 @@ fn content_comes_along_where_the_method_stays() {
             }
         }
     }
-    // More than that is not kept.
+    // Content of 3 MB is more than the server keeps for sending it again.
     let file = format!("@{}", folder.write("upload", content(3_000_000)).display());
     for way in WAYS {
         let (go, to) = (format!("x-go: {url}"), server.url("/"));
@@ -731,7 +731,7 @@ fn content_that_is_still_on_its_way_comes_along() {
         content.len()
     ));
     client.send(&content[..20_000]);
-    // The other server has it before the rest is sent.
+    // The other server has received the first part of the content before the client sends the rest.
     echo.wait_for("0001249 ");
     client.send(&content[20_000..]);
     let response = client.read_response("POST");
@@ -821,7 +821,7 @@ fn servers_are_asked_over_tls_and_http2() {
             );
         }
     }
-    // The response that is dropped came by HTTP/2.
+    // The backend uses HTTP/2, also for the response that is dropped.
     let path = format!("proxy.reverse.url: 'https://localhost:{https}/'");
     let server = start(&ca, &[("/", path)]);
     let told = curl(&[&server.url("/echo")]).text();
@@ -852,7 +852,7 @@ fn servers_are_asked_over_tls_and_http2() {
     eventually("the end of what was dropped", || {
         (curl(&[&server.url("/insteads")]).text() == "0").then_some(())
     });
-    // Whom the system does not trust we do not either.
+    // The server trusts only the authorities that the system trusts.
     let server = start("", &[("/", to(&app, "/"))]);
     server
         .ask(&format!("GET /\nX-Go: https://localhost:{https}/echo"))
@@ -874,7 +874,7 @@ fn of_many_servers_some_are_forgotten() {
         ));
         assert_eq!(client.read_response("GET").text(), "fine");
     }
-    // Those that were not asked for longest are forgotten, and with them their connections.
+    // The server keeps connections to a limited number of such servers, and forgets those that it has not asked for longest.
     for backend in &backends[..40] {
         backend.wait_for_ended(1);
     }

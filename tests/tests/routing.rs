@@ -1,8 +1,8 @@
-//! Which host and which path answer.
+//! Which host and which path of the configuration answers a request.
 
 use h2o_tests::{Server, Setup};
 
-/// Every host and path answers with a redirect to its own name.
+/// Starts a server each of whose hosts and paths answers with a redirect to its own name.
 fn start(hosts: &str) -> Server {
     Setup::new(&format!(
         "listen: @PORT@\nlisten: @OTHER_PORT@\nhosts:\n{hosts}"
@@ -23,7 +23,7 @@ fn location(server: &Server, host: &str, path: &str) -> String {
     }
 }
 
-/// `NAME: answers as ANSWER`, one line of a configuration each.
+/// A line of the configuration for each host `NAME`, with a path that redirects to its name.
 fn hosts(names: &[(&str, &str)]) -> String {
     names
         .iter()
@@ -53,7 +53,7 @@ fn hosts_are_chosen_by_name_and_port_in_file_order() {
             format!("plain.example:{port}"),
             format!("/plain.example_{port}?"),
         ),
-        // The port of the authority counts, not that of the socket.
+        // The port in the request's authority chooses the host, not the port of the socket.
         (
             format!("plain.example:{other}"),
             format!("/plain.example_{other}?"),

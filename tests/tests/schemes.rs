@@ -1,10 +1,10 @@
-//! The scheme of a request's target against the transport it came over.
+//! Requests whose target has another scheme than the transport of their connection.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Decoder, Frame, Http2, PREFACE, encode, flag, kind};
 use h2o_tests::{Backend, FINE, Folder, Response, Server, Setup, run};
 
-/// Sends bytes over TLS; prints what comes until the server closes the connection, or until stream 1 has ended.
+/// A Python program that sends bytes over TLS, and prints what it receives until the server closes the connection or stream 1 has ended.
 const ASK: &str = "
 import socket, ssl, sys
 port, protocol, message = sys.argv[1:]
@@ -41,7 +41,7 @@ fn over_tls(server: &Server, protocol: &str, bytes: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// The status of the response on stream 1.
+/// The status of the response on stream 1 in these HTTP/2 frames.
 fn status_of(bytes: &[u8]) -> String {
     let mut frames = Frame::parse_all(bytes).into_iter();
     let head = frames.find(|frame| frame.kind == kind::HEADERS && frame.stream == 1);
@@ -51,7 +51,7 @@ fn status_of(bytes: &[u8]) -> String {
     Decoder::default().decode_text(&head.payload).remove(0).1
 }
 
-/// `a.test:80` redirects, as sites do; `a.test:443` is handed to the back end.
+/// A server with two hosts: `a.test:80` redirects to https, and `a.test:443` is forwarded to the backend.
 fn start(backend: &Backend) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "a.test");
@@ -97,11 +97,11 @@ const MISDIRECTED: &str = "421 Misdirected Request\nx-filtered: 1\n\nwrong way";
 fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
     let backend = Backend::answering(FINE);
     let server = start(&backend);
-    // Clear text.
+    // Requests over HTTP/1 in cleartext.
     let mut client = server.connect();
     client.send("GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
     client.read_response("GET").must_be(MISDIRECTED);
-    // The connection is as good as before.
+    // The connection remains usable after the 421.
     client.send("GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n");
     client
         .read_response("GET")
@@ -118,7 +118,7 @@ fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
             "{scheme}"
         );
     }
-    // TLS.
+    // Requests over HTTP/1 with TLS.
     let asked = |target: &str| {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
         let answer = over_tls(&server, "http/1.1", request.as_bytes());
@@ -136,7 +136,7 @@ fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
         assert_eq!(status_of(&answer), "421", "{scheme}");
     }
     assert_eq!(backend.connections(), 0);
-    // What agrees is served.
+    // Requests whose scheme agrees with the transport are served.
     assert_eq!(asked("https://a.test/"), 200);
     assert_eq!(asked("/"), 200);
     for scheme in ["https", "Https"] {
@@ -148,7 +148,7 @@ fn the_scheme_of_a_target_is_not_believed_against_the_transport() {
         let answer = over_tls(&server, "h2", &bytes.concat());
         assert_eq!(status_of(&answer), "200", "{scheme}");
     }
-    // Plain CONNECT has no scheme: no handler takes it here.
+    // A plain CONNECT has no scheme, so it is not refused for it: the server answers 405, because no handler here opens tunnels.
     let connect = encode(&[(":method", "CONNECT"), (":authority", "a.test:443")]);
     let bytes = [
         PREFACE.to_vec(),

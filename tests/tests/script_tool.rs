@@ -1,4 +1,4 @@
-//! `h2o mruby`: scripts outside the server, and the recipes of the manual's page on scripts, which are tested by it.
+//! `h2o mruby`, which runs scripts without a server, and the recipes on the manual's page about scripts, which it tests.
 
 use h2o_tests::manual::{self, Example};
 use h2o_tests::{Backend, Folder, Output, binary, run};
@@ -13,7 +13,7 @@ fn tool(folder: &Folder, args: &[&str]) -> Output {
     run(&binary, &[&["mruby"], &words[..]].concat())
 }
 
-/// The handler files of the manual, each with the test that follows it.
+/// The handlers on that page, each with the test that follows it.
 fn tested_handlers() -> Vec<(Example, Example)> {
     let blocks = manual::examples("docs/scripts.md");
     let pairs = blocks.windows(2);
@@ -23,7 +23,7 @@ fn tested_handlers() -> Vec<(Example, Example)> {
         .collect()
 }
 
-/// The services that the handlers of the manual ask.
+/// A backend that plays the services which the handlers of the manual ask.
 fn services() -> Backend {
     Backend::by_request(|request| {
         let token = request.field("authorization");

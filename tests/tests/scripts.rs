@@ -1,4 +1,4 @@
-//! Scripts in Ruby, asked over every version of HTTP.
+//! Scripts in Ruby, with requests over every version of HTTP.
 
 use h2o_tests::{Backend, ClosedPort, Server, Setup, eventually, run};
 
@@ -163,7 +163,7 @@ fn the_request_is_described_as_rack_says() {
     };
     assert_eq!(input("one\ntwo"), "7[\"one\\n\", \"two\"]\"\"on1");
     assert_eq!(server.ask("GET /input").text(), "none");
-    // So large that it was collected in a file.
+    // Content so large that the server collects it in a file.
     let large = server.folder.write("large", "z".repeat(3_000_000));
     let got = input(&format!("@{}", large.display()));
     assert!(
@@ -293,7 +293,7 @@ fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
         (log.matches("closed").count() == 2).then_some(())
     });
     assert_eq!(server.ask("GET /large").text().len(), 64 * 65536);
-    // The response has begun, so that it can only be cut off.
+    // The head of the response has been sent, so the server can only cut the response off.
     assert_ne!(run("curl", &["-s", &server.url("/string")]).code, 0);
     let log = server.folder.read("error.log");
     assert!(
@@ -305,7 +305,7 @@ fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
 #[test]
 fn a_client_that_goes_away_ends_the_body_of_a_script() {
     let server = start();
-    // Takes a little and leaves.
+    // The client receives nothing and closes the connection.
     let mut client = server.connect();
     client.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n");
     drop(client);
@@ -491,9 +491,9 @@ hosts:
     server.ask("GET /").must_be("403 OK\n\nForbidden");
 }
 
-/// A script that looks at `env` in the way of each request, and what it must see.
+/// Expressions that a script evaluates with `env`, the hash of a request, and the values they must have.
 const LOOKS: &[(&str, &str)] = &[
-    // The order is that of the table, whatever was asked for before.
+    // The order of the keys does not depend on which values the script has used before.
     (
         "env['HTTP_X_B']; env['PATH_INFO']; env.keys.first(4)",
         r#"["REQUEST_METHOD", "SCRIPT_NAME", "PATH_INFO", "QUERY_STRING"]"#,
@@ -512,7 +512,7 @@ const LOOKS: &[(&str, &str)] = &[
     ),
     ("env.fetch('HTTP_NONE', 5)", "5"),
     ("env.fetch('HTTP_X_A')", r#""1""#),
-    // What a script changes stays changed.
+    // Changes that a script makes to `env` remain visible.
     (
         "env['PATH_INFO'] << '!'; [env['PATH_INFO'], env.to_a.assoc('PATH_INFO')]",
         r#"["/x!", ["PATH_INFO", "/x!"]]"#,
@@ -530,7 +530,7 @@ const LOOKS: &[(&str, &str)] = &[
         r#"[7, "1"]"#,
     ),
     ("env.clear; [env['PATH_INFO'], env.size]", "[nil, 0]"),
-    // It is a Hash for those who ask, and for methods that take Hashes.
+    // `env` behaves as a Hash, for a script that asks for its class and for methods that take a Hash.
     (
         "[env.class, Hash === env, env.is_a?(Hash), env.instance_of?(Hash), env.nil?]",
         "[Hash, true, true, true, false]",

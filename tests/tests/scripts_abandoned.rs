@@ -1,4 +1,5 @@
-//! Requests whose scripts wait, and whose clients go away meanwhile: when the waits are over, nothing of them is left.
+//! Scripts that wait for something while their client closes the connection: when the wait is over, the server keeps nothing of the
+//! request.
 
 use std::fs;
 use std::sync::{Arc, Condvar, Mutex};
@@ -41,19 +42,19 @@ hosts:
           end
 "##;
 
-/// Requests of a connection.
+/// Number of requests on one connection.
 const BATCH: u32 = 100;
 
-/// Batches that wait at the same time.
+/// Number of batches of requests that wait at the same time.
 const AT_ONCE: u32 = 4;
 
-/// How many requests are abandoned, unless `H2O_ABANDONED` says another number.
+/// Number of requests that clients abandon, unless the environment variable `H2O_ABANDONED` has another number.
 const REQUESTS: u32 = 3000;
 
-/// Most fibers that a worker keeps for later requests.
+/// Largest number of fibers that a worker keeps for later requests.
 const KEPT: usize = 256 + 10;
 
-/// What backends wait for: how often they have been told to answer.
+/// Makes the backends wait: they answer when `rounds`, which a test increases, has grown.
 #[derive(Default)]
 struct Gate {
     rounds: Mutex<u32>,
@@ -87,7 +88,7 @@ fn fibers(server: &Server) -> usize {
     text.parse().expect("a number")
 }
 
-/// Sends a batch of requests, lets their scripts begin, and goes away.
+/// Sends a batch of requests on a new connection, waits until their scripts run, and closes the connection.
 fn abandon(server: &Server, gate: &Gate) {
     let mut client = Http2::open(server.port(), &[]);
     for number in 0..BATCH {
@@ -126,7 +127,7 @@ fn requests_that_clients_abandon_leave_nothing() {
         .replace("BACKEND", backend.url("").trim_end_matches('/'))
         .replace("REDIS", &redis.port().to_string());
     let server = Setup::new(&config).start();
-    // What is made once, and what is kept for later requests, is made now.
+    // The server allocates here what it allocates once or keeps for later requests, before its memory is measured.
     for _ in 0..AT_ONCE {
         abandon(&server, &gate);
     }
@@ -140,12 +141,12 @@ fn requests_that_clients_abandon_leave_nothing() {
     let (open, memory) = (descriptors(&server), server.memory_at_rest());
     for batch in 0..count / BATCH {
         abandon(&server, &gate);
-        // What is asked for here is what stays, not how much waits at once.
+        // The test is about what stays allocated, so the number of requests that wait at a time is limited.
         if batch % AT_ONCE == 0 {
             at_rest(usize::MAX);
         }
     }
-    // Each batch of clients has a connection, backends may have closed some.
+    // The connections of the batches are closed, and backends may have closed some of theirs.
     at_rest(open);
     let after = server.memory_at_rest();
     assert!(

@@ -1,24 +1,24 @@
-//! Scripts that loop, grow, recurse or raise wherever they are called. Each costs its own request: the limit ends it, the next request
-//! on the same VM is answered, so is the one of a client that asked meanwhile, and the memory comes back.
+//! Scripts that loop, allocate, recurse or raise exceptions. Each such script costs only its own request: a limit ends it, the next request
+//! in the same VM is answered, so is a request of another client that was sent meanwhile, and the memory is freed.
 
 use h2o_tests::{Server, Setup, run};
 
-/// What a client sees of a script that goes wrong.
+/// What a client gets from a script that goes wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Seen {
-    /// The server's 500.
+    /// The status 500.
     Failure,
-    /// A response that is cut off, since its head was sent before.
+    /// A response that is cut off, because its head had been sent before the script failed.
     CutOff,
-    /// A response, since what went wrong was not asked for, or came too late.
+    /// A complete response, because the script's fault had no effect on it or came too late.
     Response,
 }
 
 use Seen::{CutOff, Failure, Response};
 
-/// Bodies of `lambda { |env| ... }`.
+/// Each script is the body of a `lambda { |env| ... }`.
 const HOSTILE: &[(&str, Seen)] = &[
-    // Endless loops.
+    // Scripts that loop without end.
     ("x = 0; while true; x += 1; end", Failure),
     ("loop {}", Failure),
     ("loop { begin; loop {}; rescue Exception; end }", Failure),
@@ -41,7 +41,7 @@ const HOSTILE: &[(&str, Seen)] = &[
         "def again; again; rescue SystemStackError; again; end; again; loop {}",
         Failure,
     ),
-    // Memory.
+    // Scripts that allocate memory without end.
     ("'x' * (1 << 30)", Failure),
     ("s = 'x'; loop { s << s }", Failure),
     ("a = []; loop { a << 'x' * 1000 }", Failure),
@@ -58,7 +58,7 @@ const HOSTILE: &[(&str, Seen)] = &[
         Failure,
     ),
     ("a = [0]; loop { a += a }", Failure),
-    // Recursion.
+    // Scripts that recurse without end.
     ("f = lambda { f.call }; f.call", Failure),
     ("def down; [1].each { down }; end; down", Failure),
     (
@@ -70,13 +70,13 @@ const HOSTILE: &[(&str, Seen)] = &[
         Failure,
     ),
     ("a = []; 5000.times { a = [a] }; a.to_json", Failure),
-    // Patterns.
+    // Regular expressions that backtrack for very long.
     (
         "('a' * 5000 + 'b') =~ /\\A(?=(a+)+\\z)(a|a)*\\1c/; raise 'no match'",
         Failure,
     ),
     ("(/(a+)+\\1z/.match('a' * 3000)); raise 'no match'", Failure),
-    // Exceptions where the server calls the script.
+    // Exceptions raised in methods that the server calls.
     ("raise NoMemoryError", Failure),
     (
         "raise Class.new(Exception) { def message() raise 'again' end }",

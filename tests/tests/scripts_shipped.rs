@@ -1,8 +1,8 @@
-//! The scripts that come with the program, as the manual shows them.
+//! The Ruby scripts that come with the program, with the configurations of the manual.
 
 use h2o_tests::{Backend, Folder, Server, Setup, manual, run};
 
-/// Starts the configuration of this number below a heading of the manual's page.
+/// Starts the configuration with this number below a heading of the manual's page on these scripts.
 fn start(
     heading: &str,
     number: usize,
@@ -29,14 +29,14 @@ fn start(
         .start()
 }
 
-/// The status that curl gets.
+/// The status of curl's request for `path`.
 fn status(server: &Server, path: &str, options: &[&str]) -> String {
     let url = server.url(path);
     let print = ["-s", "-o", "/dev/null", "-w", "%{http_code}", &url];
     run("curl", &[&print[..], options].concat()).text()
 }
 
-/// A password per kind of hash. The last hash is one of crypt(3).
+/// One user for each kind of hash; each name stands for one. The last hash is of the old kind of crypt(3).
 const PASSWORDS: &str = "\
 alice:$2y$04$YOYeoISAVqgPa7yF0Ghn1e1I.HkrmZ2/1HmdRI96HmAhjdOD9HoPK
 bob:{SHA}9SMYoF5RilWWASry7TjeaKwmpGg=

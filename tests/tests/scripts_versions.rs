@@ -1,5 +1,4 @@
-//! Scripts asked over HTTP/1, HTTP/2 and HTTP/3, and scripts whose response names another resource (`x-reproxy-url`): one conversation
-//! for all versions.
+//! Scripts, and scripts whose response names another resource (`x-reproxy-url`), with the same requests over HTTP/1, HTTP/2 and HTTP/3.
 
 use h2o_tests::quic::{Quic, get, request};
 use h2o_tests::{Backend, Server, Setup, run};
@@ -49,7 +48,7 @@ end
 lambda { |env| [200, {}, Pieces.new] }
 "#;
 
-/// Request target, status, and the content, or its end.
+/// The requests: target, the status expected, and the end of the content expected.
 fn conversation(backend: &str) -> Vec<(String, u16, String)> {
     let pieces: String = (0..200)
         .map(|number| number.to_string().repeat(1000))
@@ -83,7 +82,7 @@ fn start() -> (Server, Backend) {
     (server, backend)
 }
 
-/// How curl comes to the server over TLS.
+/// Requests `target` over TLS with curl. Returns status and content.
 fn curl(server: &Server, version: &str, target: &str) -> (u16, String) {
     let url = format!("https://127.0.0.1:{}{target}", server.port());
     let got = run("curl", &["-sk", version, "-w", "\n%{http_code}", &url]).text();
@@ -112,7 +111,7 @@ fn scripts_answer_alike_over_every_version() {
     let version = quic.ask("/hello").fields;
     let version = version.iter().find(|(name, _)| name == "x-version");
     assert_eq!(version.map(|(_, value)| &**value), Some("HTTP/3"));
-    // Only HTTP/2 tells the round-trip time.
+    // Only over HTTP/2 does the script get the round-trip time.
     assert_eq!(quic.ask("/rtt").content, b"falsefalsehttps");
     assert_eq!(curl(&server, "--http2", "/rtt").1, "truefalsehttps");
     assert_eq!(curl(&server, "--http1.1", "/rtt").1, "falsefalsehttps");

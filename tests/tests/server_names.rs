@@ -1,11 +1,11 @@
-//! Clients whose SNI is no host name: it counts as none.
+//! Clients whose SNI is not a valid host name: the server treats them as clients without SNI.
 
 use h2o_tests::certs::{Key, client, self_signed};
 use h2o_tests::{Folder, Output, Server, Setup, run_with_input};
 
 const REQUEST: &str = "GET /hello.txt HTTP/1.1\r\nHost: second.test\r\nConnection: close\r\n\r\n";
 
-/// What clients send that rustls takes for no name.
+/// Names that clients send as SNI, and that rustls does not accept as host names.
 const ODD: [&str; 14] = [
     "localhost:8443",
     "second.test:443",
@@ -23,7 +23,7 @@ const ODD: [&str; 14] = [
     "a-label-of-more-than-sixty-three-bytes-which-no-name-in-the-dns-can-have.test",
 ];
 
-/// Two hosts with certificates of their own; `first` has further attributes, one a line.
+/// Starts a server with two hosts with a certificate each; `first` has further attributes of the first host's `ssl`, one in a line.
 fn start(first: &str, global: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "first", Key::EcPkcs8, "first.test");
@@ -62,7 +62,7 @@ fn s_client(server: &Server, args: &[&str], request: &str) -> Output {
     run_with_input("openssl", &[&fixed[..], args].concat(), request)
 }
 
-/// The text of a handshake that must succeed, with the file as its answer.
+/// Makes a handshake with this SNI, which must succeed, and requests the file. Returns what `openssl s_client` prints.
 fn talk(server: &Server, name: &str, args: &[&str]) -> String {
     let output = s_client(server, &[&["-servername", name], args].concat(), REQUEST);
     let text = output.text();
@@ -80,13 +80,13 @@ fn names_that_are_none_do_not_end_a_handshake() {
         for name in ODD {
             let text = talk(&server, name, &[version]);
             let subject = text.replace(' ', "");
-            // As without SNI, even where a host is in it.
+            // The client gets the certificate that clients without SNI get, even if the name contains that of a host.
             assert!(
                 subject.contains("subject=CN=first.test\n"),
                 "{name}: {text}"
             );
         }
-        // Others are what they were.
+        // A valid name still gets the certificate of its host.
         let text = talk(&server, "second.test", &[version]).replace(' ', "");
         assert!(text.contains("subject=CN=second.test\n"), "{text}");
     }
@@ -114,7 +114,7 @@ fn names_of_any_bytes_do_not_end_a_handshake() {
 fn names_that_are_none_do_not_end_a_handshake_after_a_retry() {
     let server = start("key-exchange-tls1.3: [ secp384r1 ]", "");
     for name in ODD {
-        // The key share for the first group is of no use.
+        // The client's key share is for X25519, which this server does not use, so the handshake needs a HelloRetryRequest.
         let text = talk(&server, name, &["-tls1_3", "-groups", "X25519:P-384"]);
         assert!(text.contains("secp384r1"), "{name}: {text}");
     }
@@ -149,7 +149,7 @@ fn names_that_are_none_do_not_prevent_resumption() {
                 &[&args[..], &["-sess_in", &session]].concat(),
             );
             assert!(second.contains("Reused, TLS"), "{version} {name}: {second}");
-            // Which is the one of clients without SNI.
+            // A session of such a client can be resumed by a client without SNI, too.
             let args = [&["-noservername", "-sess_in", &session], &args[..]].concat();
             let third = s_client(&server, &args, REQUEST).text();
             assert!(
@@ -158,7 +158,7 @@ fn names_that_are_none_do_not_prevent_resumption() {
             );
         }
     }
-    // After a retry, too: the binder covers both messages.
+    // Resumption also works after a HelloRetryRequest, where the PSK binder covers both ClientHello messages.
     let server = start("key-exchange-tls1.3: [ secp384r1 ]", "");
     let session = server.folder.name_of("session");
     let args = ["-tls1_3", "-groups", "X25519:P-384"];
@@ -202,7 +202,7 @@ fn names_that_are_none_do_not_prevent_early_data() {
 fn names_that_are_none_do_not_let_clients_in_without_a_certificate() {
     let server = start("client-ca-file: @DIR@/ca.crt", "");
     let [friend, key] = ["friend.crt", "friend.key"].map(|name| server.folder.name_of(name));
-    // first.test is what a client without a name gets.
+    // Clients without SNI get the host first.test.
     let request = REQUEST.replace("second.test", "first.test");
     for version in ["-tls1_2", "-tls1_3"] {
         for name in ODD {
@@ -222,7 +222,7 @@ fn names_that_are_none_do_not_let_clients_in_without_a_certificate() {
 #[test]
 fn names_that_are_none_are_taken_from_messages_in_pieces() {
     let server = start("", "");
-    // Long enough for several records of 512 bytes.
+    // The ClientHello is so long that it needs several records of 512 bytes.
     let protocols: Vec<String> = (0..60).map(|n| format!("protocol-number-{n}")).collect();
     let protocols = format!("{},http/1.1", protocols.join(","));
     for version in ["-tls1_2", "-tls1_3"] {

@@ -1,4 +1,4 @@
-//! `server-timing`: where the times are told, in what order, and where they are not.
+//! `server-timing`: which durations the field has, in which order, and which responses have no such field.
 
 use h2o_tests::http2::{Frame, Http2, encode, get, setting};
 use h2o_tests::{Backend, Raw, Server, Setup};
@@ -18,7 +18,7 @@ const OF_PROXY: [&str; 4] = [
 ];
 const AT_THE_END: [&str; 4] = ["response", "total", "proxy.response", "proxy.total"];
 
-/// A server whose `/` is a proxy and whose `/file` is a file of five bytes.
+/// Starts a server that forwards `/` to the backend, and serves a file of five bytes as `/file`.
 fn start(setting: &str, backend: &Backend) -> Server {
     let config = format!(
         "
@@ -36,9 +36,9 @@ hosts:
     Setup::new(&config).file("file", "hello").start()
 }
 
-/// Answers by the target: with a length, with much content of a known length, in chunks, or in chunks that break off.
+/// A backend whose target chooses the form of the response: with a length, long with a length, in chunks, or in chunks that break off.
 fn backend() -> Backend {
-    // Comes in several pieces.
+    // The content is so long that it comes in several pieces.
     let large = format!("content-length: 200000\r\n\r\n{}", "x".repeat(200_000));
     Backend::by_request(move |request| {
         let framed = match request.target() {
@@ -52,7 +52,7 @@ fn backend() -> Backend {
     })
 }
 
-/// The names in a value of the field. Each has a number of milliseconds.
+/// The names in a value of the field; each must have a number of milliseconds.
 fn names(value: &str) -> Vec<String> {
     let elements = value.split(", ").map(|element| {
         let (name, duration) = element.split_once("; dur=").expect("every name has a time");
@@ -65,7 +65,7 @@ fn names(value: &str) -> Vec<String> {
     elements.collect()
 }
 
-/// The trailer fields of a chunked response whose head has been read and whose content is `hello`.
+/// Reads the rest of a chunked response, whose content is `hello`, and returns its trailer fields.
 fn trailers(connection: &mut Raw) -> Vec<(String, String)> {
     connection.read_until(b"5\r\nhello\r\n0\r\n");
     let mut fields = Vec::new();
@@ -79,7 +79,7 @@ fn trailers(connection: &mut Raw) -> Vec<(String, String)> {
     }
 }
 
-/// The names in the head and in the trailer of the response for a target.
+/// The names expected in the head and in the trailers of the response for a target.
 fn expected(target: &str) -> (Vec<String>, Vec<String>) {
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     if target == "/file" {
@@ -95,7 +95,7 @@ fn expected(target: &str) -> (Vec<String>, Vec<String>) {
 #[test]
 fn chunked_responses_have_the_rest_behind_them() {
     let backend = backend();
-    // Setting, target, whether there is a trailer.
+    // Columns: setting of the directive, target, whether the response has trailers.
     let cases = [
         ("ON", "/file", false),
         ("ENFORCE", "/file", true),
@@ -108,7 +108,7 @@ fn chunked_responses_have_the_rest_behind_them() {
         let (in_head, behind) = expected(target);
         let server = start(setting, &backend);
         let mut client = server.connect();
-        // The second request shows that the first response ended where it should.
+        // The second request on the connection shows that the first response ended where it should.
         for _ in 0..2 {
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
             let head = client.read_head();
