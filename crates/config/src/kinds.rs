@@ -15,13 +15,13 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Only scalars (strings).
+    /// The set of scalars (strings) alone.
     pub const SCALAR: Self = Self::new(1);
-    /// Only sequences.
+    /// The set of sequences alone.
     pub const SEQUENCE: Self = Self::new(2);
-    /// Only mappings.
+    /// The set of mappings alone.
     pub const MAPPING: Self = Self::new(4);
-    /// Scalars, sequences and mappings.
+    /// The set of all kinds: scalars, sequences and mappings.
     pub const ANY: Self = Self::new(7);
 
     const fn new(set: u8) -> Self {

@@ -19,7 +19,7 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
         // The number of insertions, deletions, replacements and swaps of adjacent letters that turn one word into the
         // other.
         let distance = strsim::osa_distance(&word, &candidate.to_lowercase());
-        // A third of the letters may be wrong, and at least one.
+        // A word counts as a misspelling if at most a third of its letters are wrong; one wrong letter is always allowed.
         let limit = (len.max(candidate.chars().count()) / 3).max(1);
         if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));

@@ -99,7 +99,7 @@ impl<'a> Resolver<'a> {
                 Err(self.error(tree, "the alias contains itself"))
             }
             Some(Anchor::Done(Some(first), resolved)) if std::ptr::eq(first, tree) => Ok(resolved),
-            // This is a later definition of the same name.
+            // This node is a later definition of an anchor that has the same name.
             Some(Anchor::Waiting(_) | Anchor::Active(_) | Anchor::Done(..)) | None => {
                 self.resolve_content(tree)
             }

@@ -218,7 +218,7 @@ unsafe fn kind(event: &unsafe_sys::yaml_event_t) -> EventKind {
 /// # Safety
 /// `anchor` and `tag` must be null or NUL-terminated.
 unsafe fn properties(anchor: *const u8, tag: *const u8) -> Properties {
-    // SAFETY: the caller guarantees it for both.
+    // SAFETY: the caller guarantees that both `anchor` and `tag` are null or NUL-terminated.
     unsafe {
         Properties {
             anchor: text(anchor),

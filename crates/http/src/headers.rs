@@ -344,7 +344,8 @@ impl Headers {
         self.note_loss(before)
     }
 
-    /// Updates `scattered` after an operation that may have removed some of the `before` fields. Returns whether it did.
+    /// Updates `scattered` after an operation that may have removed some of the `before` fields. Returns whether the
+    /// operation has removed any.
     fn note_loss(&mut self, before: usize) -> bool {
         let lost = self.entries.len() != before;
         self.scattered |= lost;

@@ -146,9 +146,9 @@ const SEEN: u32 = 11;
 #[derive(Clone, Copy)]
 struct Pair {
     symbols: [u8; 2],
-    /// Length in bits of the first code; 0 if it does not fit.
+    /// Length in bits of the first code; 0 if the code is longer than [`SEEN`] bits.
     first_len: u8,
-    /// Length in bits of both codes together, or of the only one.
+    /// Length in bits of both codes together; if only the first one fits in [`SEEN`] bits, its length.
     len: u8,
 }
 

@@ -155,7 +155,8 @@ fn normalize_traced(
             }
         }
         if let Some(ends) = &mut ends {
-            // At most one byte was appended to `out`, but segments may have been removed from it.
+            // This step of the normalisation has appended at most one byte to `out`, but it may have removed segments from
+            // `out`.
             ends.resize(out.len() - base, path.len() - rest.len());
         }
     }

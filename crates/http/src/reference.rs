@@ -69,7 +69,7 @@ impl<'a> Reference<'a> {
         if self.authority.is_some() {
             return [b"/", path].concat().into();
         }
-        // The target of the request is `*` or, for CONNECT, an authority.
+        // A target of a request that does not begin with a slash is `*` or, for CONNECT, an authority.
         let current = if current.starts_with(b"/") {
             current
         } else {

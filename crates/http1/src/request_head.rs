@@ -109,7 +109,7 @@ pub(crate) fn check_partial_line(input: &[u8], ends: LineEnds) -> Result<(), Pee
     match line.iter().position(|&byte| !is_token_byte(byte)) {
         None => Ok(()),
         Some(at) if at > 0 && line[at] == b' ' => Ok(()),
-        // A single carriage return may be the start of the one empty line that is skipped.
+        // A single carriage return may be the start of the one empty line before the request line that is skipped.
         Some(0) if input == b"\r" => Ok(()),
         Some(_) => Err(PeerError::MethodInvalid),
     }

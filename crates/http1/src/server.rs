@@ -111,7 +111,8 @@ impl RequestState {
             is_connect: head.body == BodyLength::Tunnel,
             offers_upgrade: !head.upgrade().is_empty(),
             is_persistent: options.is_persistent,
-            // If the body is empty, there is nothing that the client could hold back.
+            // A client whose request has an empty body has nothing to send after 100 Continue, so the engine does not treat
+            // it as waiting.
             expectation: if options.expects_continue && head.body != BodyLength::Known(0) {
                 Expectation::Waiting
             } else {

@@ -12,7 +12,7 @@ use crate::Settings;
 /// Which time limit applies to receiving from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// None: the connection expects no input.
+    /// No limit applies: the connection expects no input.
     Off,
     /// A request head is awaited until `until`. Once its first byte has arrived, `silence` limits each pause as well.
     Head {
@@ -21,14 +21,14 @@ enum Reading {
     },
     /// Content is awaited; `silence` is when the client's pause becomes too long.
     Body { silence: Instant },
-    /// None for now: the caller does not read the body.
+    /// No limit applies for now: the caller does not read the body.
     Paused,
 }
 
 /// Which time limit applies to sending to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writing {
-    /// None: no output is pending.
+    /// No limit applies: no output is pending.
     Off,
     /// Output waits until the client reads; `silence` is when its pause becomes too long.
     Pending { silence: Instant },

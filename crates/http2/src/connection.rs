@@ -264,8 +264,8 @@ impl Connection {
     pub(crate) fn apply_settings(&mut self, payload: &[u8]) -> Result<(), PeerError> {
         let before = self.peer;
         self.peer.apply(payload)?;
-        // If the peer announces several header table sizes before they are applied, the smallest counts, too (RFC 7541
-        // §4.2).
+        // If the peer announces several header table sizes in one frame, the smallest must be applied, too, not only the
+        // last (RFC 7541 §4.2).
         for size in settings::table_sizes(payload) {
             self.encoder.set_peer_table_size(size);
         }

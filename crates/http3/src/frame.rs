@@ -103,13 +103,13 @@ const MAX_HEADER: usize = 16;
 /// The position of a reader within the frames of a stream.
 #[derive(Debug)]
 enum Place {
-    /// Between two frames, or within a frame header; the first `len` of the `bytes` have arrived.
+    /// The position is between two frames, or within a frame header; the first `len` of the header's `bytes` have arrived.
     Header { bytes: [u8; MAX_HEADER], len: u8 },
-    /// Within a payload that is reported in pieces; this number of bytes is still to come.
+    /// The position is within a payload that is reported in pieces; this number of bytes is still to come.
     Content(u64),
-    /// Within a payload that is dropped; this number of bytes is still to come.
+    /// The position is within a payload that is dropped; this number of bytes is still to come.
     Skip(u64),
-    /// Within a payload that is collected; `left` bytes are still to come.
+    /// The position is within a payload that is collected; `left` bytes are still to come.
     Whole {
         kind: FrameType,
         left: usize,

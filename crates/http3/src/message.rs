@@ -103,7 +103,8 @@ impl Connection {
         })
     }
 
-    /// Checks whether the message on a stream may end here.
+    /// Checks that the message on a stream may end with the bytes received so far: after the head, between two frames, and
+    /// with all of its content.
     pub(crate) fn check_end(&self, key: StreamKey) -> Result<(), Fault> {
         let Some(stream) = self.streams.get(key) else {
             return Ok(());

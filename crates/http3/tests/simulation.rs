@@ -118,7 +118,7 @@ struct World {
     random: Random,
     client: ClientConnection,
     server: ServerConnection,
-    /// The directions of all streams to the server; `down` are those to the client.
+    /// For each stream, the bytes under way to the server; those under way to the client are in `down`.
     up: BTreeMap<u64, Pipe>,
     down: BTreeMap<u64, Pipe>,
     opened: [u64; 2],

@@ -77,7 +77,7 @@ pub(crate) mod faults {
         NEXT.set(Some(number));
     }
 
-    /// Whether the panic has happened. None is pending from now on.
+    /// Whether the panic that [`set`] has requested has happened. If not, the request is withdrawn.
     pub(crate) fn take() -> bool {
         NEXT.take().is_none()
     }

@@ -8,12 +8,12 @@ pub type Function = fn(&Vm, &Call<'_>) -> Result<Value, Leave>;
 /// How a function in Rust returns to Ruby without a value.
 #[derive(Debug)]
 pub enum Leave {
-    /// Raises this exception.
+    /// The function raises this exception.
     Raise(Value),
-    /// Raises a new exception with this message. The class is given by its name (`A::B` for a nested class).
+    /// The function raises a new exception with this message. The class is given by its name (`A::B` for a nested class).
     New(&'static str, String),
-    /// Makes the running fiber wait: [`Vm::suspend`] has been called for it. The value with which the fiber is resumed
-    /// becomes the value of the method.
+    /// The function makes the running fiber wait: [`Vm::suspend`] has been called for it. The value with which the fiber is
+    /// resumed becomes the value of the method.
     Wait,
 }
 

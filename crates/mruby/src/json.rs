@@ -11,7 +11,7 @@ const DEEPEST: usize = 2048;
 /// contains another one twice, which contains a third one twice, and so on.
 const LONGEST: usize = 256 * 1024 * 1024;
 
-// ---- reading ----
+// ---- reading JSON ----
 
 enum Token {
     Null,
@@ -282,7 +282,7 @@ fn go_on(reader: &mut Reader<'_>, open: &mut Vec<Open>) -> Result<bool, Leave> {
     Ok(false)
 }
 
-// ---- writing ----
+// ---- writing JSON ----
 
 /// An Array or Hash that is being written.
 struct Written {

@@ -27,7 +27,8 @@
 #include <mruby/error.h>
 #include <mruby/proc.h>
 
-/* Why the pages are unreadable. DUE_PLACE: the watchdog wants to know where the script is, which continues afterwards. */
+/* Why the pages with bytecode are unreadable. DUE_PLACE: the watchdog wants to know where the script is; the script
+ * continues after that. */
 enum due { DUE_NOTHING, DUE_TIME, DUE_MEMORY, DUE_PLACE, DUES };
 
 /* How many exceptions of interrupts a script may rescue before it waits or ends. */
@@ -36,11 +37,11 @@ enum { RESCUABLE = 2 };
 struct shim_watch {
   mrb_state *mrb;
   struct shim_memory *memory;
-  pthread_mutex_t lock;  /* protects `pages`, the readability of the pages, and `place` */
+  pthread_mutex_t lock;  /* protects `pages`, the memory protection of these pages, and `place` */
   atomic_ulong entries;  /* counts each time that the VM is entered or left: odd while it runs */
   clockid_t clock;       /* clock of the processor time of the VM's thread */
   int has_clock;
-  atomic_int due;        /* if not DUE_NOTHING, the pages are unreadable, or about to be */
+  atomic_int due;        /* why the pages with bytecode are unreadable, or are about to be; else DUE_NOTHING */
   int interrupts;        /* number of interrupts since the VM was entered */
   int is_raising;        /* whether the signal handler is preparing an exception */
   uint64_t exceptions[DUES];
@@ -55,7 +56,7 @@ struct shim_watch {
   size_t sweep_at;        /* value of `evaluated` at which the pages of unused code are unmapped */
 };
 
-/* ---- memory ---- */
+/* ---- the limit of memory ---- */
 
 static void interrupt_for_memory(struct shim_watch *of);
 static void sweep(mrb_state *mrb, struct shim_watch *of);
@@ -109,7 +110,7 @@ void limits_trim(void)
 #endif
 }
 
-/* ---- interrupts ---- */
+/* ---- interrupting a script ---- */
 
 static __thread struct shim_watch *watch;
 static struct sigaction former;
@@ -123,7 +124,7 @@ static void set_protection(struct shim_watch *of, int protection)
     mprotect(of->pages[i].start, of->pages[i].size, protection);
 }
 
-/* Makes the pages readable again. Returns why they were not. */
+/* Makes the pages with bytecode readable again. Returns why they were not. */
 static enum due give_back(struct shim_watch *of)
 {
   enum due due;
@@ -299,7 +300,7 @@ static int prepare_stack(void)
   return 1;
 }
 
-/* ---- entering and leaving ---- */
+/* ---- entering and leaving a VM ---- */
 
 struct shim_watch *shim_watch_new(mrb_state *mrb, struct shim_memory *memory)
 {

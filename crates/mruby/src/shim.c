@@ -78,7 +78,7 @@ const char *shim_version(void)
   return MRUBY_RUBY_VERSION " " MRUBY_VERSION;
 }
 
-/* ---- values, without exceptions ---- */
+/* ---- functions on values that raise no exceptions ---- */
 
 uint64_t shim_nil(void) { return raw(mrb_nil_value()); }
 uint64_t shim_bool(int value) { return raw(mrb_bool_value(value != 0)); }
@@ -310,7 +310,7 @@ void shim_prepare(mrb_state *mrb)
   use_memory(before);
 }
 
-/* ---- compiling ---- */
+/* ---- compiling scripts ---- */
 
 struct shim_fault {
   int line;
@@ -319,7 +319,7 @@ struct shim_fault {
   char message[512];
 };
 
-/* ---- what may raise ---- */
+/* ---- operations that may raise exceptions ---- */
 
 /* The operations of `shim_run`. They must have the same order as `Op` in ffi.rs. */
 enum op {

@@ -128,8 +128,8 @@ fn a_strand_that_waits_goes_on_with_the_value_and_leaves_the_root_frame_whole() 
         });
         let ticket = vm.local::<Waiting>().0.borrow_mut().pop().unwrap();
         vm.resume(ticket, |vm| vm.integer(round).unwrap());
-        // Afterwards methods can be defined and Procs can return: a fiber that is resumed on the root frame would break
-        // both.
+        // After a strand was resumed, scripts can still define methods, and Procs can return: if a fiber were resumed on
+        // the root frame, neither would work.
         assert_eq!(
             evaluate(&vm, "def after; [3].map { |x| x + 1 }; end; after"),
             "[4]"

@@ -29,7 +29,7 @@ pub enum Kind {
     Hash,
     /// A Proc or lambda.
     Proc,
-    /// An exception.
+    /// An exception object.
     Exception,
     /// An object of a class whose objects own data of C or Rust.
     Data,

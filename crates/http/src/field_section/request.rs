@@ -197,7 +197,7 @@ impl<'h> RequestFields<'h> {
                 }
                 Ok(())
             }
-            // Fields with these names were handled above.
+            // Pseudo-header fields and fields with invalid names were handled above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -400,7 +400,7 @@ impl<'h> RequestFields<'h> {
         let scanned = path::scan_target(text);
         let is_path = self.seen & seen::PATH == 0 || is_path(text);
         if scanned.len == text.len() && !is_path {
-            // Forwarded over HTTP/1, this path would make a backend see another request (RFC 9113 §8.3.1).
+            // Forwarded over HTTP/1, a `:path` of this form would make a backend see another request (RFC 9113 §8.3.1).
             self.refuse(Refusal::PathInvalid);
             self.head.set_target(target);
         } else if scanned.len == text.len() {

@@ -70,7 +70,7 @@ impl<'h> ResponseFields<'h> {
                 self.keep(Name::Other(name), field.value);
                 Ok(())
             }
-            // Fields with these names were handled above.
+            // Pseudo-header fields and fields with invalid names were handled above.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -82,7 +82,7 @@ impl<'h> ResponseFields<'h> {
             | Known::TransferEncoding
             | Known::Upgrade
             | Known::Te => return Err(FieldError::ConnectionSpecific),
-            // These fields, which only HTTP/1 has, are dropped; H2O tolerates them, too.
+            // `keep-alive` and `proxy-connection`, which only HTTP/1 has, are dropped; H2O tolerates them, too.
             Known::KeepAlive | Known::ProxyConnection => {}
             // Fields that describe the framing of a message have no meaning in trailers (RFC 9110 §6.5.1).
             Known::ContentLength if self.kind == SectionKind::Trailers => {}

@@ -93,7 +93,7 @@ fn fields_are_read_as_they_were_sent() {
         let mut input = b"GET /path?query HTTP/1.1\r\nHost: h\r\n".to_vec();
         for _ in 0..random.usize(..20) {
             let len = random.usize(1..20);
-            // The prefix makes names that the engine does not interpret.
+            // No name with the prefix `X-` is one that the engine interprets.
             let name = [b"X-", &some(&mut random, TOKEN, len)[..]].concat();
             let len = random.usize(..60);
             let value = some(&mut random, TEXT, len);
@@ -186,7 +186,7 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
             }
         }
     }
-    // Most bytes of the target and of the values may be replaced by many others.
+    // Many damaged heads are still valid, since most bytes of a target or a value may be replaced by many other bytes.
     assert!(accepted > 5_000, "{accepted} heads");
 }
 

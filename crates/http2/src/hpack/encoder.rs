@@ -34,9 +34,9 @@ pub struct Encoder {
 /// How to write a field that is in neither the static nor the dynamic table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
-    /// As a literal that enters the dynamic table (RFC 7541 §6.2.1).
+    /// The field is written as a literal that enters the dynamic table (RFC 7541 §6.2.1).
     Incremental,
-    /// As a literal that does not enter the table (RFC 7541 §6.2.2).
+    /// The field is written as a literal that does not enter the table (RFC 7541 §6.2.2).
     Without,
     /// As a literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Its value is not Huffman-coded,
     /// since the length of the code would depend on the text. H2O compatibility: H2O sends short cookies like this.

@@ -304,7 +304,7 @@ fn size_updates_evict_and_hold_for_later_blocks() {
     let mut decoder = Decoder::new(4096);
     decode(&mut decoder, &hex("40 01 61 01 62  40 01 63 01 64")).unwrap();
     assert_eq!(table(&decoder), listed("c: d\na: b"));
-    // A table of 34 bytes holds one of these entries, a table of 33 bytes none.
+    // Each of these entries has 34 bytes: a table of 34 bytes holds one of them, a table of 33 bytes none.
     decode(&mut decoder, &hex("3f 03")).unwrap();
     assert_eq!(table(&decoder), listed("c: d"));
     assert_eq!(decode(&mut decoder, &hex("be")), Ok(listed("c: d")));

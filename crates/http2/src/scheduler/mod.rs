@@ -425,7 +425,7 @@ impl Scheduler {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
             if kind == NodeKind::Displaced {
-                // The place keeper at the client's place is removed.
+                // The place keeper at the place that the client requested for the stream is removed.
                 let keeper = this
                     .find(stream)
                     .expect("a displaced stream has a place keeper");

@@ -253,7 +253,7 @@ fn requests_mean_something_else_when_the_table_was_resized() {
         "within one section"
     );
 
-    // Afterwards the table has as many entries as before, but another one.
+    // After the section the table has as many entries as before, but they are other entries.
     let mut talk = first();
     let replaced = [&empty[..], &full[..], &section(&entering("x", "2"))].concat();
     let want = "GET /  END Https None x=2";

@@ -114,7 +114,8 @@ fn the_server_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, PROTOCOL, PROTOCOL, "1 reset CANCEL", ""],
     );
-    // Only tunnels get into this state: any other stream whose response ends before its request is ended.
+    // Only tunnels get into the state "half-closed (local)": if the response of any other stream ends before its request,
+    // the whole stream ends.
     check(
         "half-closed (local)",
         1,

@@ -144,7 +144,7 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
         talk.ends(0, input);
         let want: Vec<&str> = want.iter().map(String::as_str).collect();
         talk.expect(why, &want);
-        // The connection stays usable.
+        // After the error of one stream the connection is still usable.
         talk.ends(4, headers(GET));
         talk.expect(why, &["4 GET https://a.example/ END"]);
     }

@@ -160,11 +160,11 @@ pub(crate) struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // SAFETY: the index was returned for the same VM.
+        // SAFETY: `shim_arena_save` returned this index for the same VM.
         unsafe { ffi::shim_arena_restore(self.vm.raw, self.arena) };
         self.vm.entries.set(self.vm.entries.get() - 1);
         if let Some(before) = self.watch {
-            // SAFETY: `enter` has called `shim_watch_enter`, whose result this is.
+            // SAFETY: `before` is what `shim_watch_enter` returned when the VM was entered.
             let interrupts = unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
             if interrupts > 0 {
                 self.vm.is_exhausted.set(true);
@@ -405,7 +405,7 @@ impl Vm {
         unsafe { ffi::shim_protect(self.raw, value.0) };
     }
 
-    // ---- calling Ruby ----
+    // ---- calling Ruby from Rust ----
 
     /// Calls a method.
     ///
