@@ -65,10 +65,10 @@ static CODES: [u32; 256] = {
 struct Canonical {
     /// The symbols, sorted by the length of their code, then by their number.
     symbols: [u16; SYMBOLS],
-    /// For each length, the first code of that length; `places` has the index of its symbol in `symbols`.
+    /// For each length in bits, the first code of that length; `places` has the index of its symbol in `symbols`.
     first: [u32; LONGEST as usize + 1],
     places: [u16; LONGEST as usize + 1],
-    /// For each length, the number of codes that have it.
+    /// For each length in bits, the number of codes of that length.
     counts: [u16; LONGEST as usize + 1],
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum Line {
         value: Range<usize>,
         next: usize,
     },
-    /// The empty line that ends the section.
+    /// The empty line that ends the field section.
     End { next: usize },
 }
 

@@ -53,7 +53,7 @@ pub struct Rooted {
 }
 
 impl Rooted {
-    /// The protected value.
+    /// The value, which is protected from the garbage collector as long as this object exists.
     #[must_use]
     pub const fn value(&self) -> Value {
         self.value
