@@ -27,7 +27,7 @@ _Static_assert(sizeof(mrb_int) == 8, "integers have 64 bits");
 #error "mruby 3.1 or later is needed"
 #endif
 
-/* ---- the VM ---- */
+/* ---- opening and closing a VM ---- */
 
 #if MRUBY_RELEASE_MAJOR >= 4
 /* The library calls one allocator for all VMs: each function that may allocate stores here before for which VM. */
@@ -190,7 +190,7 @@ void shim_register(mrb_state *mrb, uint64_t value)
   use_memory(before);
 }
 
-/* ---- objects of Rust in Ruby ---- */
+/* ---- Ruby objects that own objects of Rust ---- */
 
 extern void h2o_mruby_drop(void *object);
 

@@ -320,7 +320,7 @@ fn fields_are_limited_in_number() {
 #[test]
 fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
-    // A section with an entry of 4,001 bytes, to which three references follow, and a literal with `len` bytes more.
+    // A section that inserts an entry of 4,001 bytes, to which three references follow, and a literal with `len` bytes more.
     let references = |len: usize| {
         let mut section = block(GET);
         section.extend(b"\x40\x01x\x7f\xa1\x1e");

@@ -162,7 +162,7 @@ impl Vm {
         String::from_utf8_lossy(&name).into_owned()
     }
 
-    // ---- objects of Rust ----
+    // ---- Ruby objects that own data of Rust ----
 
     /// A new object of a class from [`Vm::object_class`] that owns `object`. The garbage collector drops `object` at any
     /// time; its destructor must not enter the VM.
@@ -197,7 +197,7 @@ impl Vm {
             .ok_or_else(|| Leave::type_error("wrong kind of object"))
     }
 
-    // ---- exceptions ----
+    // ---- making exceptions ----
 
     /// A new exception of the class with this name, such as `A::B` for the class `B` within `A`.
     #[must_use]
