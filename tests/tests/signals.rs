@@ -1,4 +1,4 @@
-//! Signals: what they do, what they do not do, and how the server ends.
+//! What signals do and what they do not do, and how the server ends.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +14,7 @@ use h2o_tests::{
 use rustix::process::{Pid, Signal, kill_process};
 
 const SITE: &str = "hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
-/// More than any of these ends takes.
+/// A time limit that is longer than any shutdown in these tests takes.
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn send(server: &Server, signal: Signal) {
@@ -23,7 +23,7 @@ fn send(server: &Server, signal: Signal) {
     kill_process(pid, signal).expect("the process is ours");
 }
 
-/// The number of requests that h2load made, all of which were answered with 200, while `meanwhile` ran again and again.
+/// Runs `meanwhile` again and again while h2load sends requests, all of which must be answered with 200.
 fn under_load(server: &Server, options: &[&str], meanwhile: impl Fn()) {
     let url = server.url("/small");
     let is_over = AtomicBool::new(false);
@@ -79,7 +79,7 @@ fn no_request_is_lost_to_signals_that_do_not_end_the_server() {
 fn no_signal_kills_a_server_that_is_starting() {
     let folder = Folder::new();
     let path = folder.at("h2o.conf");
-    // The server waits until somebody writes the configuration.
+    // The configuration is a named pipe: the server waits in its start until the test writes to it.
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
         .expect("the file system has pipes");
@@ -111,7 +111,7 @@ fn no_signal_kills_a_server_that_is_starting() {
         free_port()
     );
     fs::write(&path, config.replace("@DIR@", "/srv")).expect("somebody reads");
-    // TERM ends it once it has started.
+    // SIGTERM came during the start, and ends the server as soon as it has started.
     let status = eventually("the end", || server.try_wait().expect("it is ours"));
     assert_eq!(status.code(), Some(0), "{status}");
 }
@@ -119,7 +119,7 @@ fn no_signal_kills_a_server_that_is_starting() {
 #[test]
 fn no_line_goes_to_logs_that_were_moved_away_before_the_signal() {
     for signal in [Signal::USR1, Signal::HUP] {
-        // In a directory of the starting user: started by root, the server itself may not create files there.
+        // The logs are in a directory of the starting user: if root has started the server, its workers may not create files there.
         let server = Setup::new(&format!(
             "listen: @PORT@\nerror-log: @DIR@/error-log\naccess-log: {{ path: @DIR@/log, format: '%U' }}\n{SITE}"
         ))
@@ -162,7 +162,7 @@ fn lines_stay_in_the_old_log_when_the_new_one_cannot_be_opened() {
     assert_eq!(folder.read("moved/log"), "/1\n");
 }
 
-/// The serial number of the certificate that the server sends.
+/// The serial number of the certificate that the server presents.
 fn serial(server: &Server) -> String {
     let address = format!("127.0.0.1:{}", server.port());
     let output = openssl(&[
@@ -179,7 +179,7 @@ fn serial(server: &Server) -> String {
     openssl(&["x509", "-noout", "-serial", "-in", &seen]).text()
 }
 
-/// A server with the certificate `server` of the folder.
+/// Starts a server with the certificate `server.crt` in the folder.
 fn with_certificate(folder: Folder) -> Server {
     let tls = "{ certificate-file: @DIR@/server.crt, key-file: @DIR@/server.key }";
     Setup::in_folder(
@@ -193,7 +193,7 @@ fn with_certificate(folder: Folder) -> Server {
 fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
-    // As certbot leaves it: readable for the starting user only.
+    // The key can be read by the starting user only, as certbot leaves it.
     let private = fs::Permissions::from_mode(0o600);
     fs::set_permissions(folder.at("server.key"), private.clone()).expect("it is ours");
     let server = with_certificate(folder);
@@ -201,7 +201,7 @@ fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     self_signed(&server.folder, "server", Key::EcPkcs8, "www.example.com");
     fs::set_permissions(server.folder.at("server.key"), private).expect("it is ours");
     send(&server, Signal::HUP);
-    // Files are also watched, so that the signal may find nothing left to do.
+    // The server also watches the certificate's files, so it may have loaded them before the signal: the message then names none.
     server.wait_for_message("reopened logs; certificates reloaded: ");
     assert_ne!(serial(&server), old);
 }
@@ -229,7 +229,7 @@ fn a_renewed_certificate_is_served_without_a_signal_once_it_matches_its_key() {
     assert_ne!(serial(&server), old);
 }
 
-/// A server with a connection that is idle and a download that stops.
+/// Starts a server with an idle connection and a download whose client has stopped reading.
 fn busy(settings: &str) -> (Server, h2o_tests::Raw) {
     let server = Setup::new(&format!(
         "{settings}\nlisten: @PORT@\npid-file: @DIR@/pid\naccess-log: {{ path: '| cat > @DIR@/log', format: '%U %s' }}\n{SITE}"
@@ -246,7 +246,7 @@ fn must_have_ended_well(mut server: Server) {
     let status = server.wait(LIMIT);
     assert_eq!(status.code(), Some(0), "{}", server.messages());
     assert!(!server.folder.at("pid").exists());
-    // Neither what was going on nor what was written is lost from the log.
+    // The log has the line of the request that was in progress when the server was told to end.
     assert_eq!(server.folder.read("log"), "/large 200\n");
 }
 

@@ -1,4 +1,4 @@
-//! Whole configurations as people write them.
+//! Complete configurations as people write them.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, curl, run};
@@ -92,7 +92,7 @@ fn large() -> Server {
         .start()
 }
 
-/// Asks over TLS, the certificate checked.
+/// Sends a request over TLS with curl, which verifies the certificate.
 fn ask(
     server: &Server,
     host: &str,
@@ -134,7 +134,7 @@ fn a_large_configuration_serves_each_host_with_its_settings() {
     www("/favicon.ico").must_be(
         "200 OK\ncontent-type: image/x-icon\ncache-control: max-age=31536000\nx-level: host\n\nicon",
     );
-    // The mappings of the sequence are one: the last `expires` holds for both trees.
+    // The mappings in the sequence form one: its last `expires` applies to both directories.
     www("/download/both").must_be(&format!(
         "200 OK\n{common}\nx-level: host\nx-level: path\ncache-control: max-age=2592000\n\nnew both"
     ));
@@ -157,7 +157,7 @@ fn a_large_configuration_serves_each_host_with_its_settings() {
 #[test]
 fn a_large_configuration_logs_in_its_own_format() {
     let server = large();
-    // Each line is waited for: requests may meet different threads.
+    // Requests may be served by different threads, so the test waits for each line to keep their order.
     for (option, path) in [
         (&["--tlsv1.3"][..], "/game.pgn"),
         (&["--tls-max", "1.2"], "/none"),

@@ -1,12 +1,12 @@
-//! What is needed first comes first, also when a slow link is full of other things.
+//! Urgent resources come first, even when a slow link is full of less urgent ones.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, run, run_with_input};
 
-/// As many images as a connection may have streams, less one for the style sheet.
+/// Number of images: as many as a connection may have streams, less one for the style sheet.
 const IMAGES: usize = 99;
 
-/// The length of an image: a second's worth of the link for six of them.
+/// Bytes of an image. Six images take one second on the link.
 const IMAGE: usize = 200_000;
 
 fn start(settings: &str) -> Server {
@@ -45,7 +45,7 @@ fn sha256(content: &str) -> String {
     sum.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// How many bytes of images came after the style sheet was asked for and before it was there; everything must be whole.
+/// Bytes of images that came between the request for the style sheet and the end of its response. All responses must be complete.
 fn images_before_css(server: &Server, way: &str) -> usize {
     let port = server.port_of(if way == "tls" { "TLS_PORT" } else { "PORT" });
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/slow_link.py");
@@ -86,7 +86,7 @@ fn a_style_sheet_takes_its_turn_where_that_is_configured() {
     for way in ["clear", "tls"] {
         let bytes = images_before_css(&server, way);
         eprintln!("{way}: {bytes} bytes of images before the style sheet");
-        // The other streams have their turns, of up to 16 KB each, before each of the style sheet's two.
+        // Without priorities each image sends up to 16 KB before each of the two frames of the style sheet.
         assert!(bytes > 600_000, "{way}: {bytes}");
     }
 }

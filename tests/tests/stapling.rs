@@ -1,11 +1,11 @@
-//! OCSP stapling, with the responder and the client of OpenSSL.
+//! OCSP stapling, with OpenSSL as responder and as client.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use h2o_tests::{Folder, OcspAuthority, Server, Setup, eventually, openssl, run};
 
-/// A server with the certificate of an authority, and these attributes in its `ssl`.
+/// The settings of a server with the authority's certificate; `attributes` are further attributes of `ssl`.
 fn setup(folder: Folder, attributes: &str) -> Setup {
     let config = format!(
         "
@@ -23,7 +23,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
     Setup::in_folder(folder, &config)
 }
 
-/// What OpenSSL says of a handshake in which it asks for the status of the certificate.
+/// What `openssl s_client` prints of a handshake in which it asks for the OCSP response of the certificate.
 fn handshake(server: &Server, version: &str) -> String {
     let address = format!("127.0.0.1:{}", server.port());
     let ca = server.folder.name_of("ca.crt");
@@ -34,7 +34,7 @@ fn handshake(server: &Server, version: &str) -> String {
 const GOOD: &str = "Cert Status: good";
 const NONE: &str = "OCSP response: no response sent";
 
-/// Waits for handshakes with a text.
+/// Waits until handshakes of both TLS versions print this text.
 fn wait_for(server: &Server, text: &str) {
     for version in ["-tls1_2", "-tls1_3"] {
         eventually(text, || {
@@ -52,7 +52,7 @@ fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
         "ocsp-update-interval: 1\n    ocsp-max-failures: 1000000",
     )
     .start();
-    // Nobody responds yet.
+    // The OCSP responder has not been started yet.
     server.wait_for_message(&format!(
         "[OCSP Stapling] reusing old response due to a temporary error occurred while fetching OCSP response for certificate file:{}",
         server.folder.name_of("chain")
@@ -68,7 +68,7 @@ fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
     let before = failures();
     eventually("another failure", || (failures() > before).then_some(()));
     wait_for(&server, GOOD);
-    // A client that does not ask gets none.
+    // A client that does not ask for the OCSP response gets none.
     let address = format!("127.0.0.1:{}", server.port());
     let plain = openssl(&["s_client", "-connect", &address]).text();
     assert!(!plain.contains("OCSP"), "{plain}");
@@ -88,7 +88,7 @@ fn too_many_failures_remove_the_response_until_it_can_be_fetched_again() {
     wait_for(&server, GOOD);
 }
 
-/// A command that does what a script says.
+/// Writes a script into the folder, and returns the directive that makes the server run it to fetch OCSP responses.
 fn command(folder: &Folder, script: &str) -> String {
     let path = folder.write("fetch", format!("#!/bin/sh\n{script}\n"));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -143,10 +143,10 @@ fn a_reload_keeps_the_response_and_a_new_certificate_gets_its_own() {
     let server = setup(folder, "ocsp-max-failures: 0").start();
     wait_for(&server, GOOD);
     drop(responder);
-    // Nothing is fetched for hours: the response is that of before.
+    // The next fetch is hours away, so after the reload the server still has the response from before.
     server.reload();
     wait_for(&server, GOOD);
-    // A certificate without a responder has no response.
+    // A certificate that names no OCSP responder has no OCSP response.
     let (key, chain) = (
         server.folder.name_of("a.key"),
         server.folder.name_of("chain"),

@@ -1,4 +1,4 @@
-//! What the status report says of traffic, backends and certificates.
+//! What the status report says about traffic, backends and certificates.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Backend, ClosedPort, FINE, Folder, Server, Setup, eventually};
@@ -9,7 +9,7 @@ fn report(server: &Server, module: &str) -> String {
         .text()
 }
 
-/// A number of the report.
+/// The value of a number in the report.
 fn number(report: &str, name: &str) -> u64 {
     let mark = format!("\"{name}\": ");
     let rest = report
@@ -46,7 +46,7 @@ hosts:
     for (request, code) in [("GET /dir", 301), ("GET /none", 404), ("POST /large", 405)] {
         assert_eq!(server.ask(request).code(), code);
     }
-    // A connection settles its account when its turn is over.
+    // The server adds a connection's bytes to its counters at the end of the connection's turn, so the test waits.
     let report = eventually("all bytes in the report", || {
         let report = report(&server, "traffic");
         (number(&report, "traffic.bytes-sent") > 2_000_000).then_some(report)
@@ -120,7 +120,7 @@ hosts:
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }
-    // It was made for 30 days, within this second or before.
+    // The certificate was made for 30 days, of which less than a second has passed or has not.
     let days = report.split("\"days-left\":").nth(1).unwrap();
     assert!(
         days.starts_with("29}") || days.starts_with("30}"),
@@ -153,10 +153,10 @@ hosts:
     let mut ending = server.connect();
     ending.send("GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nx");
     ending.read_response("GET").must_be("200 OK\n\nhello");
-    // The connection that asks for the report is not idle meanwhile.
+    // While it asks for the report, a connection is active, not idle.
     let mut own = server.connect();
     eventually("each connection in its place", || {
-        // It is read on while the client sends.
+        // The connection remains in the state of shutdown, in which the server reads and drops, as long as its client sends.
         ending.send("x");
         own.send("GET /status/json?show=main,events HTTP/1.1\r\nHost: a\r\n\r\n");
         let report = own.read_response("GET").text();

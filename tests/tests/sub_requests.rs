@@ -1,4 +1,4 @@
-//! Requests that scripts make of the server itself: `H2O.next` and `H2O.reprocess`.
+//! Requests that scripts send to the server itself: `H2O.next` and `H2O.reprocess`.
 
 use h2o_tests::{Backend, Server, Setup, run};
 
@@ -139,7 +139,7 @@ fn start(backend: &Backend) -> Server {
         .start()
 }
 
-/// Answers with the request line and some fields as body.
+/// A backend that answers with the request line and the values of some fields.
 fn echo() -> Backend {
     Backend::by_request(|request| {
         let body = format!(
@@ -173,7 +173,7 @@ fn a_script_gets_the_response_of_the_handlers_behind_it() {
     server
         .ask("HEAD /timed/x")
         .must_be("203 OK\ncontent-length: 17\n\n");
-    // The request itself: with its reason, without Ruby.
+    // `H2O.next.request` passes the response on without making it a Ruby value, so its reason phrase is kept.
     server
         .ask("GET /request/x")
         .must_be("203 Told\ncontent-length: 16\n\nGET /x None None");
@@ -306,7 +306,7 @@ fn a_script_sends_a_request_to_another_path() {
     answer.must_be(
         "201 OK\nx-filter: there\nx-ech: false\n\n\"other.example\" \"other.example\" \"/target\" \"/x\" \"red\" \"7\" \"127.0.0.1\" nil 4 sent",
     );
-    // The path's log and that of the client's request.
+    // The log has a line for the request that the script sent, and one for the client's own request.
     let _ = server.read_until("access.log", "/target/x 201 ");
     let _ = server.read_until("access.log", "/again 201 ");
     for request in [

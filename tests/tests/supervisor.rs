@@ -1,5 +1,5 @@
-//! The supervisor (`-m master`, `-m daemon`, `start_server`) and workers under supervisors, with programs of others on either
-//! side.
+//! The supervisor of h2o (`-m master`, `-m daemon`, or run as `start_server`), also with workers of other projects, and workers of h2o
+//! under the supervisor of another project.
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const PATHS: &str = "hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }";
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// A site with the lines `settings`, under our supervisor.
+/// The settings of a server under h2o's supervisor; `settings` are further directives.
 fn master(settings: &str) -> Setup {
     let config =
         format!("num-threads: 1\nlisten: {{ host: 127.0.0.1, port: @PORT@ }}\n{settings}\n{PATHS}");
@@ -32,7 +32,7 @@ fn send(pid: u32, signal: Signal) {
     kill_process(pid.expect("process ids are small"), signal).expect("the process is ours");
 }
 
-/// The processes that a process has started.
+/// The process ids of a process's children.
 fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let words = text.split_whitespace();
@@ -41,7 +41,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The only worker of a supervisor.
+/// Waits until a supervisor has exactly one worker, and returns its process id.
 fn worker(pid: u32) -> u32 {
     eventually("a single worker", || match children(pid)[..] {
         [worker] => Some(worker),
@@ -49,7 +49,7 @@ fn worker(pid: u32) -> u32 {
     })
 }
 
-/// The worker that took the place of `old`, once `old` has ended.
+/// Waits until the worker `old` has ended, and returns the process id of its successor.
 fn successor(server: &Server, old: u32) -> u32 {
     server.wait_for_message(&format!("old worker {old} died, status:0"));
     worker(server.pid())
@@ -80,7 +80,7 @@ fn a_master_keeps_workers_and_files_as_its_manual_says() {
     send(second, Signal::KILL);
     let message = format!("worker {second} died unexpectedly with status:9, restarting");
     server.wait_for_message(&message);
-    // A connection that is made meanwhile waits in the supervisor's socket.
+    // A connection that is made while no worker runs waits in the supervisor's listening socket.
     server.ask("GET /small").must_be("200 OK\n\nhello");
     let third = worker(pid);
     let socket = server.folder.at("socket");
@@ -102,7 +102,7 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     fs::copy(binary(), &program).expect("there is room");
     let program = program.to_str().expect("it is UTF-8");
     let config = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
-    // The shell starts the copy in place of the binary that it is told to start.
+    // The shell runs a copy of the binary, which the test can replace, instead of the binary in its arguments.
     let line = format!("shift; exec {program} $*");
     let server = Setup::in_folder(folder, &config)
         .file("www/small", "hello")
@@ -112,7 +112,7 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     let (pid, first) = (server.pid(), worker(server.pid()));
     let good = server.folder.read("h2o.conf");
 
-    // A configuration with a mistake, then none at all.
+    // First the configuration has a mistake; then the configuration file does not exist.
     server.folder.write("h2o.conf", "listen: 80\nnonsense: 1\n");
     send(pid, Signal::HUP);
     server.wait_for_message("seems to have failed to start, exit status:19968");
@@ -122,7 +122,7 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
         server.messages()
     );
     server.ask("GET /small").must_be("200 OK\n\nhello");
-    // It is tried again until it works.
+    // The supervisor tries to start the worker again until it succeeds.
     server.folder.write("h2o.conf", good);
     let second = successor(&server, first);
 
@@ -147,7 +147,7 @@ fn no_worker_ends_with_a_supervisor_that_was_killed() {
     server.wait(LIMIT);
     server.ask("GET /small").must_be("200 OK\n\nhello");
 
-    // The next supervisor gets the pid file, but not the port before the worker has ended.
+    // The next supervisor takes over the pid file at once, but gets the port only when the worker has ended.
     let path = server.folder.name_of("h2o.conf");
     let again = |mode: &str| {
         let mut command = Command::new(binary());
@@ -170,7 +170,7 @@ fn no_worker_ends_with_a_supervisor_that_was_killed() {
     server.ask("GET /small").must_be("200 OK\n\nhello");
 }
 
-/// A supervisor, which is ended with its workers.
+/// A supervisor. When this value is dropped, the supervisor is told to end, with its workers.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -187,7 +187,7 @@ fn a_full_disk_costs_lines_and_nothing_else() {
         .launched_by(&["sh", "-c", "ulimit -f 3; exec $0 $*"])
         .start();
     let (pid, first) = (server.pid(), worker(server.pid()));
-    // 3 blocks of 512 bytes are soon full.
+    // The file size is limited to 3 blocks of 512 bytes, which the error log soon exceeds.
     let fill = || server.folder.read("error-log").len();
     let mut last = first;
     for _ in 0..3 {
@@ -243,7 +243,7 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
     assert_ne!(fields[4], pid.to_string(), "it leads its session: {stat}");
     assert_eq!(fields[5], "0", "it has a terminal: {stat}");
 
-    // USR1 has all processes write to a new file.
+    // After SIGUSR1 supervisor and worker write to a new log file.
     fs::rename(&log, folder.at("old-log")).expect("it is ours");
     send(pid, Signal::USR1);
     eventually("the worker's line in the new log", || {
@@ -282,7 +282,7 @@ fn no_supervisor_runs_under_another() {
     }
 }
 
-/// The supervisor of Debian's package libserver-starter-perl, with these options and our worker.
+/// A server under the supervisor of Debian's package libserver-starter-perl, with these options.
 fn foreign(options: &[&str], config: &str) -> Setup {
     let command = [&["/usr/bin/start_server"], options, &["--"]].concat();
     Setup::new(config)
@@ -302,7 +302,8 @@ fn our_worker_serves_under_a_foreign_supervisor() {
     );
     let server = foreign(&options, &config).start();
     let (pid, first) = (server.pid(), worker(server.pid()));
-    // A download outlives the worker's replacement, and the supervisor repeats TERM at the next one.
+    // The first worker keeps running for an incomplete request when the second one replaces it; at the next replacement the supervisor
+    // sends SIGTERM to both.
     let mut busy = server.connect();
     busy.send("GET /small HTTP/1.1\r\nHost: a\r\n");
     send(pid, Signal::HUP);
@@ -360,7 +361,7 @@ fn addresses_of_supervisor_and_configuration_must_agree() {
     }
 }
 
-/// What a foreign supervisor says whose first worker fails.
+/// What the other project's supervisor writes if its first worker fails.
 fn eventually_failed(folder: Folder, options: &[&str], config: &str) -> String {
     let command = [
         &[
@@ -379,7 +380,7 @@ fn eventually_failed(folder: Folder, options: &[&str], config: &str) -> String {
     refused.expect_err("the worker cannot serve").stderr
 }
 
-/// Our `start_server`, by that name.
+/// The command that runs the binary under the name `start_server`.
 fn start_server(folder: &Folder) -> Command {
     let program = folder.at("start_server");
     if !program.exists() {
@@ -437,7 +438,7 @@ fn a_foreign_worker_serves_under_our_supervisor() {
 
     folder.write("env/WORD", "two");
     send(supervisor.0.id(), Signal::USR1);
-    // The next worker, which does not handle the signal at once, must not get it.
+    // The test waits until the worker has handled the signal, so that the signal does not reach the next worker.
     eventually("the signal's line", || {
         folder
             .read("log")
@@ -457,7 +458,8 @@ fn a_foreign_worker_serves_under_our_supervisor() {
     let status = folder.read("status");
     assert_eq!(status, format!("2:{}\n", worker(supervisor.0.id())));
     let mut supervisor = supervisor;
-    // The process is ours, so that it stays until we wait for it; its pid file tells that it has ended.
+    // The supervisor is a child of the test, so it remains a zombie until the test waits for it; that it has ended is visible by its pid
+    // file.
     ask_to("--stop");
     assert!(supervisor.0.wait().expect("it is ours").success());
     let log = folder.read("log");
@@ -470,8 +472,8 @@ fn a_foreign_worker_serves_under_our_supervisor() {
     std::mem::forget(supervisor);
 }
 
-/// How many requests of a run of h2load were answered with 200. It gives up requests of a connection whose end is announced, and
-/// counts those as failed that it has not even sent.
+/// Number of requests in a run of h2load that were answered with 200. When a server announces the end of a connection, h2load drops the
+/// connection's other requests, and counts them as failed even if it has not sent them.
 fn answered(output: &str) -> usize {
     let before = output.split(" 2xx").next().unwrap_or_default();
     let number = before.rsplit(' ').next().unwrap_or_default();
@@ -502,7 +504,7 @@ fn no_request_is_lost_in_ten_upgrades() {
         }
         is_over.store(true, Relaxed);
     });
-    // What the servers of all generations have received, the clients have the answers to.
+    // Every request that a server of any generation has received was answered.
     let count = count.into_inner();
     assert!(count > 1000, "{count}");
     let folder = server.stop();
@@ -553,14 +555,14 @@ fn tunnels_outlive_upgrades() {
             assert_eq!(tunnel.read_exactly(message.len()), message.as_bytes());
         }
     }
-    // The processes end with their tunnels.
+    // A worker ends when its tunnel is closed.
     for (tunnel, worker) in tunnels.into_iter().zip(workers) {
         drop(tunnel);
         server.wait_for_message(&format!("old worker {worker} died, status:0"));
     }
 }
 
-/// Has a conversation of `tests/clients/http3.py`, which must go as it should.
+/// Runs one conversation of the client `http3.py`, which fails if the server does not answer as expected.
 fn talk(server: &Server, conversation: &str) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
     let port = server.port().to_string();
@@ -573,8 +575,8 @@ fn talk(server: &Server, conversation: &str) {
     );
 }
 
-/// Two downloads over HTTP/3, of different generations, outlive two upgrades; new connections are served meanwhile. `launcher` is
-/// the supervisor.
+/// Two downloads over HTTP/3, on servers of different generations, survive two upgrades, and new connections are served meanwhile.
+/// `supervised` runs the server under a supervisor.
 fn downloads_outlive_upgrades(supervised: impl FnOnce(Setup) -> Setup) {
     let large: String = (0..50_000).map(|n| format!("{n:07x} ")).collect();
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
@@ -679,7 +681,7 @@ fn no_new_connection_over_http3_waits_for_a_generation_that_hangs() {
     send(pid, Signal::HUP);
     server.wait_for_message("an older generation of this server hangs");
     talk(&server, "files");
-    // When it goes on, it ends as it was told to.
+    // When the stopped process continues, it ends as it was told to.
     send(first, Signal::CONT);
     server.wait_for_message(&format!("old worker {first} died, status:0"));
     talk(&server, "files");
@@ -696,7 +698,7 @@ fn no_new_connection_over_http3_waits_for_a_generation_that_was_killed() {
         .arguments(&["-m", "master"])
         .start();
     let (pid, first) = (server.pid(), worker(server.pid()));
-    // The first generation stays, for a connection that is open, and the one after it is killed before it counts as started.
+    // The first generation keeps running for an open connection. The second one is killed before it counts as started.
     let mut busy = server.connect();
     busy.send("\x16");
     send(pid, Signal::HUP);

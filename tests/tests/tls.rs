@@ -1,4 +1,4 @@
-//! TLS as `openssl s_client` and curl see it.
+//! TLS, tested with `openssl s_client` and curl.
 
 use h2o_tests::certs::{Key, client, key, self_signed};
 use h2o_tests::{Folder, Output, Server, Setup, curl, openssl, run, run_with_input};
@@ -9,7 +9,7 @@ hosts:
     paths: { /: { file.dir: @DIR@/www } }
 ";
 
-/// A server with one TLS listener. `ssl` are attributes for it, one a line, besides the certificate.
+/// Starts a server with one TLS listener. `ssl` has further attributes of `ssl` besides the certificate, one in a line.
 fn start(kind: Key, ssl: &str, global: &str) -> Server {
     let folder = Folder::new();
     self_signed(&folder, "server", kind, "www.example.com");
@@ -28,7 +28,7 @@ fn setup(folder: Folder, ssl: &str, global: &str) -> Setup {
     Setup::in_folder(folder, &format!("{global}\n{listen}{HOSTS}")).file("www/hello.txt", "hello")
 }
 
-/// A handshake and one request.
+/// Makes a handshake and sends one request with `openssl s_client`.
 fn s_client(server: &Server, args: &[&str]) -> Output {
     let address = format!("127.0.0.1:{}", server.port());
     let fixed = ["s_client", "-ign_eof", "-connect", &address];
@@ -36,7 +36,7 @@ fn s_client(server: &Server, args: &[&str]) -> Output {
     run_with_input("openssl", &[&fixed[..], args].concat(), request)
 }
 
-/// The text of a handshake that must succeed, with the file as its answer.
+/// Makes a handshake that must succeed, and requests the file. Returns what `openssl s_client` prints.
 fn talk(server: &Server, args: &[&str]) -> String {
     let output = s_client(server, args);
     let text = output.text();
@@ -47,7 +47,7 @@ fn talk(server: &Server, args: &[&str]) -> String {
     text
 }
 
-/// The text of a handshake that must fail.
+/// Makes a handshake that must fail. Returns what `openssl s_client` prints.
 fn fail(server: &Server, args: &[&str]) -> String {
     let output = s_client(server, args);
     assert!(
@@ -57,7 +57,7 @@ fn fail(server: &Server, args: &[&str]) -> String {
     format!("{}{}", output.text(), output.stderr)
 }
 
-/// Asks with curl, the certificate checked.
+/// Sends a request with curl, which verifies the certificate.
 fn curl_checked(server: &Server, args: &[&str]) -> h2o_tests::Response {
     let port = server.port();
     let resolve = format!("www.example.com:{port}:127.0.0.1");
@@ -191,7 +191,7 @@ fn resumption_obeys_its_mode() {
                 );
             }
             if !want && !server.folder.at("session").exists() {
-                // There is nothing to come back with.
+                // The client got no session that it could resume.
                 continue;
             }
             let second = talk(&server, &[&args[..], &["-sess_in", &session]].concat());
@@ -457,7 +457,8 @@ fn clear_text_on_a_tls_port_is_not_answered_by_an_alert() {
         server.connect(),
         byte_by_byte("GET / HTTP/1.1\r\n"),
     ] {
-        // The rest comes while the answer is on its way, and does not take it along.
+        // The client sends more while the server answers; the unread bytes must not make the kernel reset the connection before the
+        // response arrives.
         let _ =
             connection.try_send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
         let _ = connection.try_send("x".repeat(100_000));
@@ -476,7 +477,7 @@ fn clear_text_on_a_tls_port_is_not_answered_by_an_alert() {
         server.read_until("log", &"400 -\n".repeat(4)),
         "400 -\n".repeat(4)
     );
-    // What is neither gets an alert.
+    // Bytes that are neither TLS nor HTTP get a TLS alert.
     let mut connection = server.connect();
     connection.send("get / http/1.1\r\n");
     assert_eq!(connection.read_to_end(), [21, 3, 3, 0, 2, 2, 50]);

@@ -1,4 +1,4 @@
-//! `h2o top`: the numbers of the running server, asked for by its control socket.
+//! `h2o top`, which shows numbers of the running server that it gets through the control socket.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, binary, run};
 
-/// Runs `h2o top` with these options; returns its exit status, standard output and standard error.
+/// Runs `h2o top` with these options. Returns its exit status, standard output and standard error.
 fn h2o_top(server: &Server, options: &[&str]) -> (i32, String, String) {
     let config = server.folder.name_of("h2o.conf");
     let program = binary().display().to_string();
@@ -14,7 +14,7 @@ fn h2o_top(server: &Server, options: &[&str]) -> (i32, String, String) {
     (output.code, output.text(), output.stderr)
 }
 
-/// What `work` returns, while a client makes requests for `path` all the time.
+/// Returns what `work` returns, while a client sends requests for `path` without pause.
 fn under_load<T>(server: &Server, path: &str, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -24,7 +24,7 @@ fn under_load<T>(server: &Server, path: &str, work: impl FnOnce() -> T) -> T {
                 if is_over.load(Relaxed) {
                     break;
                 }
-                // The server closes connections after many requests.
+                // The server closes a connection after a number of requests, so the client opens a new one before.
                 if number % 100 == 99 {
                     connection = server.connect();
                 }
@@ -38,7 +38,7 @@ fn under_load<T>(server: &Server, path: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The number before ` PATH` in the column with that index.
+/// The number in the column `index` of the line that ends with `path`.
 fn column(text: &str, path: &str, index: usize) -> f64 {
     let line = text.lines().find(|line| line.ends_with(path));
     let line = line.unwrap_or_else(|| panic!("no {path}: {text}"));
@@ -85,7 +85,7 @@ hosts:
         assert!(text.contains(&part), "{part}: {text}");
     }
     assert!(!text.contains("requests/s 0.0 "), "{text}");
-    // It is no request of its own.
+    // The request of `h2o top` itself is counted neither as a request nor as a connection.
     let (_, text, _) = h2o_top(&server, &["--once", "--sort", "time"]);
     assert!(text.contains("requests/s 0.0 "), "{text}");
     assert!(text.contains("connections 0 of "), "{text}");

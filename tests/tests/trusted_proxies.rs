@@ -1,8 +1,8 @@
-//! The client's address behind proxies: who may tell it, and where it is used, over every version of HTTP.
+//! The client's address behind proxies: which proxies may name it, and where the server uses it, over every version of HTTP.
 
 use h2o_tests::{Backend, Raw, Request, Server, Setup, curl, eventually, run, tool};
 
-/// Answers with the fields that it got about the client.
+/// A backend that answers with the fields about the client that it received.
 fn backend() -> Backend {
     Backend::by_request(|request: &Request| {
         let fields = ["x-forwarded-for", "x-forwarded-proto", "forwarded"];
@@ -13,7 +13,7 @@ fn backend() -> Backend {
     })
 }
 
-/// A server over TLS and QUIC that trusts these networks.
+/// Starts a server with TLS and QUIC that trusts the proxies in these networks.
 fn start(networks: &str, backend: &Backend) -> Server {
     let settings = format!(
         "num-threads: 2
@@ -42,7 +42,7 @@ access-log: {{ path: @DIR@/access_log, format: '%U %H %h %{{remote}}p' }}"
 
 const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
 
-/// Status and content of a response to a request with these fields.
+/// The status and the content of the response to a request with these fields.
 fn ask(server: &Server, version: &str, path: &str, fields: &str) -> String {
     if version == "HTTP/3" {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py");
@@ -90,7 +90,7 @@ fn the_client_that_a_trusted_proxy_names_is_the_client_everywhere() {
         );
         assert_eq!(got("/acl", spoofed), "200 let in", "{version}");
         assert!(got("/acl", denied).starts_with("403 "), "{version}");
-        // The address is that of one request, not of the connection.
+        // The client's address holds for one request, not for its connection.
         assert_eq!(got("/script", ""), "200 127.0.0.1 ", "{version}");
         eventually("the request is logged", || {
             let log = server.folder.read("access_log");
@@ -152,17 +152,17 @@ fn proxy_headers_are_obeyed_from_trusted_proxies_only() {
     };
     let head = "PROXY TCP4 198.51.100.1 127.0.0.1 4711 80\r\nGET /json?show=main HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.9\r\nConnection: close\r\n\r\n";
     let cases = [
-        // The client of the load balancer is not a proxy itself ...
+        // The client that the load balancer names in the PROXY header is not in a trusted network, so its x-forwarded-for is ignored.
         ("127.0.0.0/8", "ON", "HTTP/1.1 200", "198.51.100.1\n"),
         ("127.0.0.0/8", "REQUIRED", "HTTP/1.1 200", "198.51.100.1\n"),
-        // ... unless it is one.
+        // That client is trusted too, so its x-forwarded-for is used.
         (
             "[127.0.0.0/8, 198.51.100.1]",
             "ON",
             "HTTP/1.1 200",
             "203.0.113.9\n",
         ),
-        // The line is not HTTP.
+        // From an address that is not trusted, the PROXY header counts as a malformed request.
         ("192.0.2.1", "ON", "HTTP/1.1 400", "127.0.0.1\n"),
         ("192.0.2.1", "REQUIRED", "", ""),
     ];

@@ -1,4 +1,4 @@
-//! `h2o compress`, and `file.send-compressed` serving what it has published.
+//! `h2o compress`, and `file.send-compressed`, which serves the files that it makes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ fn compress(arguments: &[&str]) -> Output {
     run(&binary().display().to_string(), &arguments)
 }
 
-/// Lines that compress well.
+/// A text that compresses well.
 fn lines(count: usize) -> String {
     (0..count)
         .map(|number| format!("<li>item {number} of the list</li>\n"))

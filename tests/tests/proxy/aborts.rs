@@ -1,4 +1,4 @@
-//! Clients that go away before they are answered.
+//! Clients that close their connection before they get the response.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn a_client_that_goes_away_takes_the_connection_along() {
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     backend.wait_for("GET / ");
-    // A client that only ends its side still wants its answer.
+    // The client resets the connection: after an orderly end of its direction it would still get the response.
     set_socket_linger(client.stream(), Some(Duration::ZERO)).unwrap();
     drop(client);
     backend.wait_for_ended(1);

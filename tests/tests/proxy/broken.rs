@@ -1,4 +1,4 @@
-//! Back ends that answer wrong, late, in part or not at all.
+//! Backends whose responses are malformed, late, incomplete or missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use h2o_tests::{Backend, ClosedPort, Deadline, FINE, Response, Server, Setup, Ta
 
 use super::kit::{config, proxy};
 
-/// What the back end does once its bytes are out.
+/// What the backend does after it has sent its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     /// Closes the connection.
     Close,
-    /// Resets it.
+    /// Resets the connection.
     Reset,
-    /// Waits for another request.
+    /// Keeps the connection open and waits for another request.
     Hold,
 }
 
-/// What the client must see, and the error log with it.
+/// What the client must get, and what the error log must have.
 #[derive(Clone, Copy, Debug)]
 enum Want {
-    /// 502 with this text, which is also logged.
+    /// The client gets 502 with this text, which is also logged.
     Error(&'static str),
-    /// 502 with the first text; the second is logged.
+    /// The client gets 502 with the first text; the second text is logged.
     ErrorLogged(&'static str, &'static str),
-    /// A response with no more than this content, and without an end; the text is logged.
+    /// The client gets a response with at most this content (the first text) that is cut off; the second text is logged.
     Cut(&'static str, &'static str),
-    /// A whole response.
+    /// The client gets a complete response with this status and content.
     Whole(u16, &'static str),
 }
 
@@ -170,7 +170,7 @@ fn wrong_heads() -> Vec<Row> {
             coding,
         ),
         (
-            // Codings have no case (RFC 9112 §7), where H2O wants this one in small letters.
+            // Names of transfer codings are case-insensitive (RFC 9112 §7); H2O accepts this one in lower case only.
             "Chunked with a capital",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n0\r\n\r\n".into(),
             Want::Whole(200, ""),
@@ -372,7 +372,7 @@ fn wrong_contents() -> Vec<Row> {
     ]
 }
 
-/// Milliseconds that back ends have in these tests.
+/// The directive with the time limit of backends in these tests, in milliseconds.
 const LIMIT: &str = "proxy.timeout.io: 700";
 
 fn late_answers() -> Vec<Row> {
@@ -412,7 +412,7 @@ fn late_answers() -> Vec<Row> {
     ]
 }
 
-/// A back end that answers `/NUMBER/...` by that row, and everything else well.
+/// A backend that answers a request for `/NUMBER/...` as the row of this number says, and every other request well.
 fn backend(rows: &[Row]) -> Backend {
     let answers: BTreeMap<String, (Vec<u8>, Then)> = rows
         .iter()
@@ -430,7 +430,7 @@ fn backend(rows: &[Row]) -> Backend {
             match then {
                 Then::Close => return,
                 Then::Reset => {
-                    // What was sent before must not be lost with the reset.
+                    // The script waits until the proxy has read everything, because a reset discards unread bytes.
                     wait_until_read(talk.stream());
                     return talk.reset();
                 }
@@ -440,19 +440,19 @@ fn backend(rows: &[Row]) -> Backend {
     })
 }
 
-/// What came of a request.
+/// What a client got in response to its request.
 #[derive(Debug, Default)]
 struct Seen {
     status: String,
     fields: Vec<(String, String)>,
     body: Vec<u8>,
-    /// The response has its end.
+    /// Whether the response is complete.
     is_whole: bool,
-    /// HTTP/2 only: the code of RST_STREAM.
+    /// The error code of RST_STREAM, over HTTP/2.
     reset: Option<u32>,
 }
 
-/// Asks by HTTP/1 and, if the response is whole, asks for something good over the same connection.
+/// Sends a request over HTTP/1. If the response is complete, sends another one on the same connection, which must succeed.
 fn ask_http1(server: &Server, method: &str, target: &str) -> Seen {
     let mut client = server.connect();
     client.send(format!(
@@ -482,7 +482,7 @@ fn ask_http1(server: &Server, method: &str, target: &str) -> Seen {
     } else {
         client.read_to_end()
     };
-    // The chunk that breaks the content has nothing in it.
+    // When chunked content is cut off, the server sends the begin of a chunk whose data never comes.
     let is_nothing = end.is_empty() || (!seen.is_whole && end == b"1\r\n");
     assert!(is_nothing, "after the end: {}", end.escape_ascii());
     seen
@@ -505,7 +505,7 @@ fn ask_http2(client: &mut Http2, stream: u32, method: &str, target: &str) -> See
     }
 }
 
-/// Compares; says what is not as wanted.
+/// Compares what the client got with what it must get; the error says what differs.
 fn compare(want: &Want, seen: &Seen, is_http2: bool) -> Result<(), String> {
     let must = |fact: bool, what: &str| if fact { Ok(()) } else { Err(what.to_owned()) };
     let body = String::from_utf8_lossy(&seen.body);
@@ -555,7 +555,7 @@ impl Want {
     }
 }
 
-/// True once that is so, false if it is not within seconds.
+/// Waits up to five seconds until the condition holds. Returns whether it does.
 fn soon(is_so: impl Fn() -> bool) -> bool {
     let deadline = Deadline::after_secs(5);
     while !is_so() {
@@ -605,7 +605,7 @@ fn play(rows: &[Row]) {
             }
         }
     }
-    // The connection has survived all of it.
+    // The client's HTTP/2 connection is still usable after all these responses.
     assert_eq!(http2.ask(stream + 2, &get("/fine")).text(), "fine");
     let messages = server.messages();
     assert!(!messages.contains("panicked"), "{messages}");
@@ -657,7 +657,7 @@ fn a_head_without_end_is_given_up() {
     let backend = Backend::start(|talk: &mut Talk| {
         let _ = talk.read_request();
         talk.send("HTTP/1.1 200 OK\r\nx: ");
-        // 64 MB, or as much as is taken.
+        // 64 MB, unless the proxy closes the connection before.
         for _ in 0..1024 {
             if !talk.send(vec![b'x'; 65_536]) {
                 return;
@@ -680,7 +680,7 @@ fn a_back_end_that_cannot_be_reached_is_told_about() {
         ),
         (
             "http://nowhere.invalid/".to_owned(),
-            // Without a network the resolver may not know.
+            // Without a network the resolver may not find out that the name does not exist.
             &[
                 "hostname does not exist",
                 "temporary failure in name resolution",
@@ -699,7 +699,7 @@ fn a_back_end_that_cannot_be_reached_is_told_about() {
 
 #[test]
 fn a_back_end_that_does_not_accept_is_given_up_after_its_time() {
-    // Nobody takes connections from this queue, and it has one place.
+    // A listening socket from which no process accepts connections, with room for one in its queue.
     let listener = rustix::net::socket_with(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,

@@ -1,4 +1,4 @@
-//! A back end is done with a response although its client takes it slowly.
+//! Buffering of responses: a backend is free for other requests although its client reads slowly.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::http2_upstream::Frames;
 use super::kit::config;
 use super::streaming::{at_rest, gate, pattern};
 
-/// More than what the kernel holds for sockets that nobody reads from.
+/// Bytes of a response, more than the kernel's socket buffers hold when no one reads.
 const LARGE: usize = 24_000_000;
 
-/// Back ends are spoken to in HTTP/2.
+/// Directives by which the proxy uses HTTP/2 with its backends.
 const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
 
-/// A server with files of its own, which hands every request to `url`. It has patience with its clients.
+/// Starts a server that forwards every request to `url`, writes temporary files into its folder, and waits long for slow clients.
 fn proxy(settings: &str, url: &str) -> Server {
     let folder = Folder::new();
     folder.make_dir("temp");
@@ -29,7 +29,7 @@ fn proxy(settings: &str, url: &str) -> Server {
     Setup::in_folder(folder, &config(&settings, url)).start()
 }
 
-/// The lengths of the temporary files that are open.
+/// The lengths of the temporary files that the server has open.
 fn files(server: &Server) -> Vec<u64> {
     let directory = server.folder.at("temp").display().to_string();
     let descriptors = fs::read_dir(format!("/proc/{}/fd", server.pid()));
@@ -47,14 +47,14 @@ fn no_files(server: &Server) {
     eventually("the files to go", || files(server).is_empty().then_some(()));
 }
 
-/// A client that asks for a path and reads no more than the head.
+/// A client that requests a path and reads only the head of the response.
 enum Slow {
     Http1(Raw),
     Http2(Http2),
 }
 
 impl Slow {
-    /// One of HTTP/1, and one of HTTP/2 whose windows are small.
+    /// Functions that make such a client: one over HTTP/1, and one over HTTP/2 with small windows.
     const EACH: [fn(&Server, &str) -> Self; 2] = [Self::http1, Self::http2];
 
     fn http1(server: &Server, path: &str) -> Self {
@@ -73,7 +73,8 @@ impl Slow {
         Self::Http2(client)
     }
 
-    /// Reads all of it; whether it was complete, as chunks or by length.
+    /// Reads the rest of the response. Returns its content and whether it is complete; `length` is that of the content, unless it is
+    /// chunked.
     fn finish(self, length: usize, is_chunked: bool) -> (Vec<u8>, bool) {
         match self {
             Self::Http1(mut client) if is_chunked => client.read_chunks_that_may_break(),
@@ -95,7 +96,7 @@ impl Slow {
     }
 }
 
-/// What Go and Python send.
+/// The content that the backends in Go and Python send.
 fn numbers(length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     for number in 0..length.div_ceil(8) {
@@ -112,7 +113,7 @@ fn a_slow_client_does_not_hold_a_back_end_that_serves_one_at_a_time() {
     for path in ["/large", "/chunked"] {
         for make in Slow::EACH {
             let client = make(&server, path);
-            // It could not be answered if the other one were still being sent.
+            // The backend serves one request at a time, so this response shows that it is done with the other one.
             assert_eq!(curl(&[&server.url("/")]).text(), "fine");
             let (body, is_complete) = client.finish(LARGE, path == "/chunked");
             assert!(is_complete && body == numbers(LARGE), "{path}");
@@ -211,12 +212,12 @@ fn nginx_is_done_before_a_slow_client_is() {
         for make in Slow::EACH {
             let before = served();
             let client = make(&server, "/large");
-            // nginx writes the line when all of it is sent.
+            // nginx writes the log line of a request when the response has been sent completely.
             eventually("nginx to be done", || (served() > before).then_some(()));
             let (body, is_complete) = client.finish(LARGE, false);
             assert!(is_complete && body == content, "{url}");
         }
-        // A part of it, and what has no content.
+        // A range of the file, and responses without content.
         let mut client = server.connect();
         client.send("GET /large HTTP/1.1\r\nHost: a\r\nRange: bytes=5-20000004\r\n\r\n");
         let head = client.read_head();
@@ -267,10 +268,10 @@ fn go_is_done_before_a_slow_client_is() {
     }
 }
 
-/// Answers a request with content and a trailer, as the window of its stream allows; that of the connection is larger.
+/// Sends a response with content and a trailer, as far as the stream's window allows; the connection's window is larger.
 fn send_with_trailer(frames: &mut Frames<'_>, content: &[u8]) -> Option<()> {
     frames.send(&[Frame::settings(&[])]);
-    // It is the first frame, and says how large the windows of streams are.
+    // The client's first frame is SETTINGS, with the initial window of streams.
     let settings = frames.read()?;
     let (stream, _) = frames.read_request()?;
     let head = encode(&[(":status", "200")]);
@@ -307,7 +308,7 @@ fn trailers_reach_a_slow_client() {
         let content = content.clone();
         Backend::start(move |talk: &mut Talk| {
             if let Some(mut frames) = Frames::new(talk) {
-                // Its client may go away.
+                // The result is ignored: the proxy may close the connection.
                 let _ = send_with_trailer(&mut frames, &content);
             }
         })
@@ -330,7 +331,7 @@ fn trailers_reach_a_slow_client() {
     assert_eq!(answer.trailers, [("x-last".to_owned(), "word".to_owned())]);
 }
 
-/// A back end that answers with this head and this much content, and counts what was taken.
+/// A backend that answers with this head and `length` bytes of content. Also returns the number of bytes that its socket has accepted.
 fn sending(head: &str, length: usize) -> (Backend, Arc<AtomicUsize>) {
     let head = head.replace('\n', "\r\n") + "\r\n\r\n";
     let taken = Arc::new(AtomicUsize::new(0));
@@ -366,7 +367,7 @@ fn a_client_that_goes_away_leaves_neither_a_file_nor_a_connection() {
     }
 }
 
-/// How many lines of the error log have this text.
+/// Number of lines in the server's messages that contain this text.
 fn lines(server: &Server, text: &str) -> usize {
     let messages = server.messages();
     messages.lines().filter(|line| line.contains(text)).count()
@@ -427,7 +428,7 @@ fn content_that_breaks_off_does_not_look_complete_to_a_slow_client() {
             let _ = talk.read_request();
             talk.send(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n"));
             if is_chunked {
-                // More than there is.
+                // A chunk that is announced longer than the data that follows.
                 talk.send("2dc6c00\r\n");
             }
             talk.send(pattern(LARGE));
@@ -464,7 +465,7 @@ fn events_are_handed_on_as_they_come_also_behind_what_was_kept() {
     let mut client = server.connect();
     client.send("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
     client.read_until(b"data: first\n\n");
-    // Much comes while the client does not read.
+    // The backend sends much while the client does not read.
     open.send(()).unwrap();
     eventually("a file", || {
         files(&server).iter().any(|len| *len > 0).then_some(())
@@ -491,7 +492,7 @@ fn what_comes_through_a_tunnel_is_not_kept() {
     assert!(client.read_exactly(much) == pattern(much));
 }
 
-/// A server with a status report, and `settings`, before a back end.
+/// Starts a server that forwards requests to the backend and has a status report; `settings` are further directives.
 fn with_report(settings: &str, backend: &Backend) -> Server {
     let config = format!(
         "{settings}
@@ -505,7 +506,7 @@ hosts: {{ default: {{ paths: {{ /s: {{ status: ON }}, /: {{ proxy.reverse.url: '
     Setup::new(&config).start()
 }
 
-/// A number of the report.
+/// The value of a number in the status report.
 fn number(server: &Server, name: &str) -> usize {
     let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
     let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
@@ -518,7 +519,7 @@ fn what_is_kept_in_memory_counts_for_max_memory() {
     let (backend, _) = sending("HTTP/1.1 200 OK\nx: until the end", LARGE);
     let settings = "max-memory: 4194304\nproxy.max-temp-file-size: 0";
     let server = with_report(settings, &backend);
-    // What goes to their sockets would not be too much.
+    // The clients' sockets take a part of the responses. The rest, which the server keeps in memory, exceeds `max-memory`.
     let clients: Vec<_> = (0..20)
         .map(|_| {
             let mut client = server.connect();
@@ -535,7 +536,7 @@ fn what_is_kept_in_memory_counts_for_max_memory() {
     });
 }
 
-/// True if requests are turned away, or clients, for want of memory.
+/// Whether the server refuses requests or has closed connections because of `max-memory`.
 fn is_short_of_memory(server: &Server) -> bool {
     let report = server.ask("GET /s/json?show=events");
     report.code() == 503 || !report.text().contains("\"connections.memory-closed\": 0")
@@ -549,7 +550,7 @@ fn what_http2_clients_leave_behind_is_not_left_out_of_max_memory() {
             "proxy.max-buffer-size: 250000",
         ] {
             if version.is_empty() && buffering.contains("max-buffer-size") {
-                // It stays in the sockets.
+                // With HTTP/1 and a limited buffer, the rest of the response stays in the sockets, and the server holds nothing.
                 continue;
             }
             let (open, gate) = gate();
@@ -599,7 +600,7 @@ fn what_http2_clients_leave_behind_is_not_left_out_of_max_memory() {
                 (0..40).all(|number| client.answer(2 * number + 1).body.len() == 10_000)
             });
             assert!(!is_short_of_memory(&server), "{version} {buffering}");
-            // From now on the client's connection has nothing to do.
+            // From now on no event comes from the client's connection.
             (0..40).for_each(|_| open.send(()).unwrap_or_default());
             eventually(
                 &format!("memory to be short: {version} {buffering}"),
@@ -629,7 +630,7 @@ fn what_is_kept_is_counted() {
     assert_eq!(number("temp-files.write-failures"), 0);
 }
 
-/// The files that the server writes may have no more than so many bytes: as if its disk were full. `None`: the end of that.
+/// Limits the size of files that the server writes, as if its disk were full; `None` removes the limit.
 fn fill_disk(server: &Server, bytes: Option<u64>) {
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw);
     let limit = Rlimit {
@@ -639,11 +640,11 @@ fn fill_disk(server: &Server, bytes: Option<u64>) {
     prlimit(pid, Resource::Fsize, limit).expect("the limit of a child can be set");
 }
 
-/// A server that hands requests to `backend` as they are, below `/up` once all of their content is there.
+/// Starts a server that forwards requests to `backend`; those below `/up` only after it has collected their content.
 fn collecting(threshold: usize, backend: &Backend) -> Server {
     let folder = Folder::new();
     folder.make_dir("temp");
-    // What runs as another user has limits of its own.
+    // A process that has changed its user could not be given other limits by the test.
     let user = if geteuid().is_root() {
         "user: root\n"
     } else {
@@ -680,7 +681,7 @@ fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
         eventually("a write to fail", || {
             (number(&server, "temp-files.write-failures") > failures).then_some(())
         });
-        // What there is no room for stays where it is, and the backend waits.
+        // Content for which the file has no room stays with the backend, which has to wait.
         assert!(at_rest(&taken) < (round + 1) * LARGE, "the back end waits");
         fill_disk(&server, None);
         let (body, is_complete) = client.finish(LARGE, false);
@@ -711,7 +712,7 @@ fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     no_files(&server);
 }
 
-/// The most memory that the server has had, in bytes.
+/// Peak of the server's resident memory, in bytes.
 fn most_memory(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let status = status.expect("the server runs");
@@ -767,7 +768,7 @@ fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
         &["-H", "transfer-encoding: chunked"],
         &["--http2-prior-knowledge"],
     ] {
-        // What is reached by one alone is the code, and buffers that are kept.
+        // One upload first, so that code is loaded and kept buffers are allocated before the memory is measured.
         ask(options);
         let before = most_memory(&server);
         std::thread::scope(|scope| {
@@ -810,7 +811,7 @@ fn responses_without_content_wait_behind_one_that_is_buffered_and_have_none() {
         assert_eq!(client.read_response("GET").code(), code);
     }
     assert_eq!(client.read_response("GET").text(), "fine");
-    // Over HTTP/2 they need not wait.
+    // Over HTTP/2 responses without content do not wait for the one that is buffered.
     let Slow::Http2(mut client) = Slow::http2(&server, "/large") else {
         return;
     };

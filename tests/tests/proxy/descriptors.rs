@@ -1,4 +1,4 @@
-//! A server that may have few descriptors.
+//! A proxy whose limit of file descriptors is reached.
 
 use h2o_tests::http2::{Frame, Http2, get};
 use h2o_tests::{Backend, FINE, Folder, Setup, Talk, eventually};
@@ -42,7 +42,7 @@ hosts:
         let answers = streams.iter().map(|&stream| client.answer(stream));
         answers.filter(|answer| answer.is_ended).count()
     };
-    // Those for which there is no connection need not wait.
+    // Requests for which the server cannot open a connection are answered with 503 at once.
     client.read_until("refusals", |client| answered(client) >= 40);
     eventually("the others at the backend", || {
         client.ping();
@@ -59,7 +59,7 @@ hosts:
         other.send("GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(other.read_response("GET").body.len(), 3_000_000);
     }
-    // The health of the backend is not at stake.
+    // That the server cannot open connections does not count as a failure of the backend.
     let address = format!("127.0.0.1:{}", backend.port());
     assert!(!server.messages().contains(&address));
     (0..100).for_each(|_| open.send(()).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Backends that answer before they have read all of a request, and go on reading.
+//! Backends that answer before they have read the whole request, and then read the rest.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -12,7 +12,8 @@ use super::streaming::{gate, pattern};
 const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
 const PATIENT: &str = "http2-idle-timeout: 60";
 
-/// A backend that answers a request with `answer` when it has the head, and passes on the content that it reads after `pass`.
+/// A backend that answers with `answer` as soon as it has the head of a request. After `pass` returns it reads the content, and sends it to
+/// `read`; `None` if the content was cut off.
 fn over_http1(
     answer: String,
     pass: impl Fn() + Send + Sync + 'static,
@@ -30,7 +31,7 @@ fn over_http1(
     })
 }
 
-/// As [`over_http1`], for a connection of HTTP/2.
+/// Like [`over_http1`], for a connection over HTTP/2.
 fn over_http2(
     is_bodyless: bool,
     pass: impl Fn() + Send + Sync + 'static,
@@ -85,7 +86,7 @@ fn over_http2(
     })
 }
 
-/// Sends what is left of a request's content, as the windows allow.
+/// Sends the rest of a request's content on stream 1, as far as the windows allow.
 fn send_rest(client: &mut Http2, mut content: &[u8]) {
     while !content.is_empty() {
         client.read_until("window for content", |client| {
@@ -104,7 +105,8 @@ fn send_rest(client: &mut Http2, mut content: &[u8]) {
     }
 }
 
-/// An upload of which the beginning is sent before the answer, the rest behind it. `ends`: the end of the answer comes first.
+/// Sends the beginning of an upload, waits for the response, and sends the rest. `ends` says whether to wait for the end of the response,
+/// or only for its head and content.
 fn upload(server: &Server, status: u16, body: &str, ends: bool, open: &Sender<()>) -> Http2 {
     let content = pattern(600_000);
     let (first, rest) = content.split_at(10_000);
@@ -178,7 +180,7 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
     }
 }
 
-/// As [`upload`], by a client of HTTP/1, which then asks for something else on the same connection.
+/// Like [`upload`], with a client of HTTP/1, which then sends another request on the same connection.
 fn upload_over_http1(server: &Server, status: &str, body: &str, open: &Sender<()>) {
     let content = pattern(600_000);
     let (first, rest) = content.split_at(10_000);
@@ -257,7 +259,7 @@ fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
     client.read_until("the answer", |client| client.answer(1).is_ended);
     open.send(()).unwrap_or_default();
     assert_eq!(seen.recv().ok().flatten(), None, "it is cut off");
-    // The connection goes on.
+    // The client's connection is still usable.
     client.read_until("the reset", |client| client.answer(1).reset.is_some());
     assert_eq!(client.ask(3, &get("/")).text(), "other");
 }

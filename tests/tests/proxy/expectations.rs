@@ -1,4 +1,4 @@
-//! Expectations that the back end is to meet.
+//! `Expect: 100-continue` that the backend is to fulfil.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag};
 use h2o_tests::{Backend, FINE};
@@ -64,7 +64,7 @@ fn the_100_of_a_back_end_is_handed_on_although_the_content_has_been_sent() {
     let statuses = answer.interim.iter().map(|fields| &*fields[0].1);
     let statuses: Vec<_> = statuses.collect();
     assert_eq!((statuses, answer.text()), (vec!["100"], "fine".to_owned()));
-    // Clients of HTTP/1 get it only where they are to get such responses.
+    // With `except-h1`, clients of HTTP/1 do not get the backend's 100 (Continue).
     let server = proxy(&format!("{settings}except-h1"), &backend);
     let mut client = server.connect();
     client.send(request);

@@ -1,4 +1,4 @@
-//! Back ends that fail, are checked, are left alone and come back; requests that are made again.
+//! Health of backends: failures, health checks, pauses and returns; and requests that are retried.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,17 +15,17 @@ use h2o_tests::{
 
 use super::http2_upstream::Frames;
 
-/// The configuration of a server whose `proxy.reverse.url` has this value.
+/// The configuration of a server whose `proxy.reverse.url` has the value `value`.
 fn config(settings: &str, value: &str) -> String {
     super::kit::config(settings, "URL").replace("'URL'", value)
 }
 
-/// That of a server that hands every request to one of these.
+/// The configuration of a server that distributes requests among the backends of these URLs.
 fn balanced_config(settings: &str, urls: &[String]) -> String {
     config(settings, &format!("[ '{}' ]", urls.join("', '")))
 }
 
-/// A server that hands every request to one of these.
+/// Starts a server that distributes requests among the backends of these URLs.
 fn balanced(settings: &str, urls: &[String]) -> Server {
     Setup::new(&balanced_config(settings, urls)).start()
 }
@@ -34,7 +34,7 @@ fn urls(backends: &[&Backend]) -> Vec<String> {
     backends.iter().map(|backend| backend.url("/")).collect()
 }
 
-/// A back end that says its name, and whose answers to checks are what `is_well` says.
+/// A backend that answers with its name, and to health checks with 500 while `is_well` is false.
 fn named(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {
     let is_well = Arc::clone(is_well);
     Backend::by_request(move |request| {
@@ -47,14 +47,14 @@ fn named(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {
     })
 }
 
-/// A back end that reads a request and closes.
+/// A backend that reads a request and closes the connection without an answer.
 fn mute() -> Backend {
     Backend::start(|talk| {
         talk.read_request();
     })
 }
 
-/// How many requests with this line have come.
+/// Number of requests with this request line that the backend has received.
 fn count(backend: &Backend, line: &str) -> usize {
     let received = String::from_utf8_lossy(&backend.received_by_all()).into_owned();
     received.matches(line).count()
@@ -87,14 +87,14 @@ fn a_backend_whose_checks_fail_is_left_alone_until_they_succeed() {
     server.wait_for_message(&format!(
         "backend {name} is down: health check got status 500\n"
     ));
-    // The first of these may have been answered before.
+    // The backend is down after several failed checks; it may have got the first one before `before` was counted.
     assert!(count(&a, "GET /check") >= before + 2);
     assert_eq!(ask(6), "bbbbbb");
 
     is_well.store(true, SeqCst);
     server.wait_for_message(&format!("backend {name} is up again\n"));
     assert!(ask(4).contains("abab") || ask(4).contains("baba"));
-    // Checks do not keep the server from its end.
+    // The server ends although health checks are running.
     let _folder = server.stop();
 }
 
@@ -110,7 +110,7 @@ fn kept_connections_do_not_keep_a_backend_from_its_share() {
     assert_eq!((count(&a, "GET / "), count(&b, "GET / ")), (2, 2));
     is_well.store(false, SeqCst);
     server.wait_for_message(" is down");
-    // The connection that is kept is not used.
+    // The server's idle connection to the failed backend is not used.
     assert_eq!(ask(4), "bbbb");
     is_well.store(true, SeqCst);
     server.wait_for_message(" is up again");
@@ -172,13 +172,13 @@ fn requests_that_fail_take_a_backend_down_until_one_succeeds() {
         "proxy.timeout.keepalive: 0\nproxy.passive-health-check: { fall: 2, pause: 1000 }";
     let server = balanced(settings, &urls(&[&a, &b]));
     let down = format!("backend {} is down: I/O error\n", name_of(&a));
-    // Nobody sees it: who gets no answer asks the other one.
+    // Clients do not see the failures: a request without an answer is retried with the other backend.
     eventually("two failures", || {
         assert_eq!(server.ask("GET /").text(), "b");
         server.messages().contains(&down).then_some(())
     });
     assert_eq!(count(&a, "GET / "), 2);
-    // A trial after each pause.
+    // After each pause the server sends one request to the backend, as a trial.
     eventually("a trial", || {
         assert_eq!(server.ask("GET /").text(), "b");
         (count(&a, "GET / ") > 2).then_some(())
@@ -217,7 +217,7 @@ fn only_what_changes_nothing_is_made_again_once_it_was_sent() {
 #[test]
 fn what_was_not_sent_is_made_again_whatever_it_is() {
     let post = "POST /\nContent-Length: 1\n\nx";
-    // A handshake that fails.
+    // A backend with which the TLS handshake fails.
     let a = Backend::start(|talk| {
         talk.read_some();
     });
@@ -227,12 +227,12 @@ fn what_was_not_sent_is_made_again_whatever_it_is() {
         let server = balanced(settings, &[https.clone(), b.url("/")]);
         assert_eq!(server.ask(post).status, want, "{settings}");
     }
-    // No connection: as ever.
+    // A backend that refuses connections: the request is sent to the other one, even without `proxy.retry`.
     let server = balanced("", &[ClosedPort::new().url(), b.url("/")]);
     assert_eq!(server.ask(post).status, "200 OK");
 }
 
-/// A back end that speaks HTTP/2 in cleartext and gives every request this answer.
+/// A backend over HTTP/2 in cleartext that answers each request with the frame that `answer` returns.
 fn http2(answer: impl Fn(u32, &str) -> Frame + Send + Sync + 'static) -> Backend {
     Backend::start(move |talk: &mut Talk| {
         let Some(mut connection) = Frames::new(talk) else {
@@ -288,7 +288,7 @@ fn what_a_connection_in_use_refuses_is_not_given_up_soon() {
     assert_eq!(server.ask("GET /").code(), 204);
     assert_eq!(server.ask("POST /fifth").code(), 204);
     assert_eq!(asked.swap(0, SeqCst), 6);
-    // There is an end to it.
+    // The number of attempts is limited: a request that is refused each time fails.
     let mut client = server.connect();
     client.send("GET /fifth/never HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_to_end(), b"");
@@ -325,7 +325,7 @@ fn backends_of_http2_are_checked_by_http2() {
     );
     is_well.store(false, SeqCst);
     server.wait_for_message("is down: health check got status 503\n");
-    // The connection that is there takes no more requests.
+    // The open connection to the backend gets no more requests while the backend is down.
     for _ in 0..3 {
         assert_eq!(server.ask("GET /").code(), 202);
     }
@@ -361,17 +361,17 @@ fn backends_are_checked_as_they_are_asked() {
                     proxy.health-check: { interval: 50, timeout: 900 }";
     let server = balanced(settings, &urls(&[&backend]));
     backend.wait_for("PROXY UNKNOWN\r\nGET / HTTP/1.1\r\n");
-    // It does not close connections, and need not.
+    // The backend does not close the connections after checks, and need not do so.
     eventually("checks", || (count(&backend, "PROXY") > 5).then_some(()));
     assert!(!server.messages().contains("is down"));
-    // One that does not answer in time.
+    // A backend that does not answer a check in time.
     let silent = Backend::start(Talk::read_to_end);
     let settings = "proxy.health-check: { interval: 50, timeout: 50, fall: 1 }";
     let server = balanced(settings, &urls(&[&silent]));
     server.wait_for_message("is down: health check timed out\n");
 }
 
-/// The first requests that come at a unix socket, as many as are wanted; each is answered well.
+/// The first `count` requests that come at a Unix socket; each is answered with success.
 fn requests_at(listener: &UnixListener, count: usize) -> Vec<String> {
     let answer = |stream: std::io::Result<UnixStream>| {
         let mut stream = stream.expect("somebody connects");
@@ -394,7 +394,7 @@ fn checks_name_a_host_that_servers_know() {
     ] {
         let folder = Folder::new();
         let listener = UnixListener::bind(folder.at("socket")).expect("the folder is ours");
-        // The server runs as somebody else.
+        // The server runs as another user, who must be able to connect to the socket.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(folder.at("socket"), everybody).expect("it is ours");
         let settings = format!("proxy.health-check: {{ interval: 50{setting} }}");
@@ -426,12 +426,12 @@ fn there_is_a_limit_to_making_requests_again() {
     }
     let seconds = usize::try_from(clock.elapsed().as_secs()).unwrap_or(usize::MAX);
     let tries = count(&a, "GET / ") + count(&b, "GET / ") - REQUESTS;
-    // A tenth, and ten in each second that was begun.
+    // Retries are limited to a tenth of the requests, and ten more for each second that has begun.
     let most = REQUESTS / 10 + 10 * (seconds + 2);
     assert!((10..=most).contains(&tries), "{tries}, of {most}");
 }
 
-/// The requests of a run of h2load with these options that were not answered with 2xx or 3xx.
+/// Number of requests in a run of h2load with these options that did not get a status 2xx or 3xx.
 fn failures(server: &Server, options: &[&str]) -> usize {
     let url = server.url("/a.txt");
     let output = run("h2load", &[options, &["-n", "3000", &url]].concat());
@@ -446,7 +446,7 @@ fn failures(server: &Server, options: &[&str]) -> usize {
     number("total,") - number("succeeded,")
 }
 
-/// How many connections there are at a port of this machine.
+/// Number of established TCP connections whose local port is this one.
 fn connections_at(port: u16) -> usize {
     const ESTABLISHED: &str = "01";
     let table = std::fs::read_to_string("/proc/net/tcp").expect("this is Linux");
@@ -459,8 +459,8 @@ fn connections_at(port: u16) -> usize {
     table.lines().filter(is_there).count()
 }
 
-/// What clients lose while one of three nginxes is killed and comes back; `is_noticed` if it is checked. `listen` is what they
-/// listen for, and what else there is to say of them; clients are as many as the options of h2load say.
+/// Number of requests that clients lose while one of three nginx processes is killed and started again. `is_noticed` says whether health
+/// checks notice it. `listen` is the rest of nginx's directive `listen` and further directives; `options` are those of h2load.
 fn lost(settings: &str, listen: &str, options: &[&str], is_noticed: bool) -> usize {
     let folders = [Folder::new(), Folder::new(), Folder::new()];
     let ports = [free_port(), free_port(), free_port()];
@@ -489,13 +489,13 @@ fn lost(settings: &str, listen: &str, options: &[&str], is_noticed: bool) -> usi
             while !is_over.load(SeqCst) {
                 lost.fetch_add(failures(&server, options), SeqCst);
             }
-            // Also without anything in its way.
+            // One more run of h2load while all backends are well.
             lost.fetch_add(failures(&server, options), SeqCst);
         });
         eventually("requests at the first back end", || {
             (served() > 500).then_some(())
         });
-        // It is killed with a request of each client's in its hands.
+        // nginx is stopped first, so that it is killed while it has a request of each client.
         first.freeze();
         let others = || served_by(1) + served_by(2);
         eventually("all clients to wait", || {
@@ -535,9 +535,9 @@ fn no_request_is_lost_with_a_backend_that_is_killed_and_comes_back() {
         lost(&without_keep_alive, ";", &["--h1", "-c", "24"], true),
         0
     );
-    // By HTTP/2 on both sides: h2load cannot read the empty reason that HTTP/1 clients get then.
+    // HTTP/2 on both sides, because h2load cannot parse a status line with an empty reason, which HTTP/1 clients get from HTTP/2 backends.
     let settings = format!("{HTTP2}\n{settings}");
-    // Answers without content, as nginx sends that after the head: of an answer that has begun the rest is lost.
+    // The responses have no content, because nginx over HTTP/2 sends content after the head: a response that has begun cannot be retried.
     let http2 = " http2; location = /a.txt { return 204; }";
     assert_eq!(lost(&settings, http2, &["-c", "6", "-m", "4"], true), 0);
 }
@@ -552,7 +552,7 @@ fn without_checks_no_more_requests_are_lost_than_there_are_connections() {
 #[test]
 fn what_is_wrong_with_checks_is_told() {
     let rows = [
-        // Setting, message.
+        // Columns: directive, message.
         (
             "proxy.health-check: MAYBE",
             "argument must be one of: OFF,ON",

@@ -1,4 +1,4 @@
-//! What is wrong with a request stays before the back end.
+//! Malformed requests do not reach the backend.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn start(settings: &str) -> (Backend, Server) {
     (backend, server)
 }
 
-/// True if the request is one until its content goes wrong, which may be after its head was sent on.
+/// Whether the request is valid except for its content, so that the server may have forwarded the head before it found the error.
 fn is_wrong_in_its_content(entry: &Entry) -> bool {
     let error = entry.text("error").unwrap_or_default();
     error.starts_with("chunk") || error.starts_with("trailer") || entry.name.starts_with("chunk-")
@@ -80,10 +80,10 @@ fn a_request_with_malformed_content_never_comes_to_its_end() {
     server.ask("GET /").must_be("200 OK\n\nfine");
 }
 
-/// Sends bytes, and returns all that comes until the connection ends.
+/// Sends bytes, and returns everything that the server sends until the connection ends.
 fn exchange(server: &Server, bytes: &[u8]) -> Vec<u8> {
     let mut client: Raw = server.connect();
-    // The server may close before it has taken everything.
+    // The result is ignored: the server may close the connection before it has read everything.
     let _ = client.try_send(bytes);
     client.finish();
     client.read_to_end()
@@ -98,12 +98,12 @@ fn asking(fields: &[(&str, &str)]) -> Vec<Frame> {
     vec![Frame::request(1, encode(fields))]
 }
 
-/// A good request with one more field.
+/// A valid request with one more field.
 fn with(name: &str, value: &str) -> Vec<Frame> {
     asking(&[METHOD, SCHEME, PATH, AUTHORITY, (name, value)])
 }
 
-/// An upload with fields of its own and its content in one frame.
+/// An upload with further fields, and its content in one DATA frame.
 fn upload(fields: &[(&str, &str)], content: &str) -> Vec<Frame> {
     vec![
         Frame::request_with_content(1, [post("/x"), encode(fields)].concat()),
@@ -111,7 +111,7 @@ fn upload(fields: &[(&str, &str)], content: &str) -> Vec<Frame> {
     ]
 }
 
-/// A good request but for its authority.
+/// A request that is valid except, possibly, for its authority.
 fn at(authority: &str) -> Vec<Frame> {
     asking(&[METHOD, SCHEME, PATH, (":authority", authority)])
 }
@@ -271,7 +271,7 @@ fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
 
 #[test]
 fn no_part_of_a_malformed_http2_request_reaches_the_back_end() {
-    // With the client's host, which is one more way for it to get there, and without.
+    // Once with the client's host in the backend's request, where hostile bytes could get into it, and once without.
     for settings in ["proxy.preserve-host: ON", ""] {
         refuse_all(settings);
     }
@@ -316,7 +316,7 @@ fn trailers_of_a_request_never_become_fields_of_its_head() {
         ("x-trailer", "1"),
     ];
     let backend = Backend::answering(FINE);
-    // Streamed, and collected before the back end is asked.
+    // One path streams content to the backend, the other collects it first.
     let server = Setup::new(&format!(
         "
 num-threads: 1

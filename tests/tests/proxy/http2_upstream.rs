@@ -1,4 +1,4 @@
-//! Back ends that are asked by HTTP/2 in cleartext, frame by frame.
+//! HTTP/2 in cleartext between proxy and backend, frame by frame.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,14 @@ use super::kit::config;
 const SETTINGS: &str =
     "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100\nproxy.timeout.io: 3000";
 
-/// A connection as an HTTP/2 back end has it.
+/// The backend's end of an HTTP/2 connection.
 pub(crate) struct Frames<'a> {
     pub(crate) talk: &'a mut Talk,
     decoder: Decoder,
 }
 
 impl<'a> Frames<'a> {
-    /// Once the preface is there.
+    /// Reads the client's preface; `None` if the connection ends before.
     pub(crate) fn new(talk: &'a mut Talk) -> Option<Self> {
         let preface = talk.read_exactly(PREFACE.len())?;
         assert_eq!(preface, PREFACE, "it begins with the preface");
@@ -27,7 +27,7 @@ impl<'a> Frames<'a> {
         })
     }
 
-    /// The next frame.
+    /// Reads the next frame; `None` if the connection ends before.
     pub(crate) fn read(&mut self) -> Option<Frame> {
         let head = self.talk.read_exactly(9)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -36,7 +36,7 @@ impl<'a> Frames<'a> {
         Some(Frame::new(head[3], head[4], stream, payload))
     }
 
-    /// The next request's stream and fields.
+    /// Reads up to the next request. Returns its stream and its fields; `None` if the connection ends before.
     pub(crate) fn read_request(&mut self) -> Option<(u32, Vec<(String, String)>)> {
         loop {
             let frame = self.read()?;
@@ -68,18 +68,18 @@ fn ok() -> Frame {
     fields(&[(":status", "200")])
 }
 
-/// What the client must see, and the log.
+/// What the client must get, and what the error log must have.
 #[derive(Clone, Copy, Debug)]
 enum Want {
-    /// 502 with this text, which is logged.
+    /// The client gets 502 with this text, which is also logged.
     Error(&'static str),
-    /// A response whose content is cut; the text is logged.
+    /// The client gets a response whose content is cut off; the text is logged.
     Cut(&'static str),
-    /// A whole response.
+    /// The client gets a complete response with this status and content.
     Whole(u16, &'static str),
 }
 
-/// A name, the frames that answer a request on stream 1, and what comes of it.
+/// A name, the frames that the backend sends in answer to a request on stream 1, and what the client must get.
 type Row = (&'static str, Vec<Frame>, Want);
 
 fn rows() -> Vec<Row> {
@@ -282,7 +282,7 @@ fn what_an_http2_back_end_does_wrong_is_not_passed_on() {
     assert!(failures.is_empty(), "\n{}", failures.concat());
 }
 
-/// The frame that ends it has content, too.
+/// The backend's last DATA frame, which ends the stream too early, has content, too.
 #[test]
 fn content_of_an_http2_back_end_that_is_short_of_its_length_is_not_lost() {
     let backend = Backend::start(move |talk: &mut Talk| {
@@ -313,13 +313,13 @@ fn content_of_an_http2_back_end_that_is_short_of_its_length_is_not_lost() {
     assert_eq!(backend.connections(), 1, "others go on");
 }
 
-/// What came of a request.
+/// What a client got in response to its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Whole(u16, String),
-    /// With the code of RST_STREAM.
+    /// A response that was cut off, with the error code of RST_STREAM.
     Cut(Option<u32>),
-    /// No response, but the code of RST_STREAM.
+    /// No response, with the error code of RST_STREAM.
     Nothing(Option<u32>),
 }
 
@@ -401,7 +401,7 @@ fn a_request_is_pseudo_fields_and_then_the_list() {
          x-forwarded-for=127.0.0.1\nvia=1.1 www.example.com\n"
     );
     let lines = |text: &str| {
-        // The order of pseudo fields is free.
+        // Pseudo-header fields may come in any order, so they are sorted.
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let pseudo = lines
             .iter()
@@ -416,7 +416,7 @@ fn a_request_is_pseudo_fields_and_then_the_list() {
     assert_eq!(backend.connections(), 1, "both have the same connection");
 }
 
-/// Content of unknown length whose last bytes come with their end.
+/// An upload of unknown length whose last bytes come together with its end.
 #[test]
 fn the_end_of_an_upload_does_not_come_in_an_empty_frame() {
     let backend = Backend::start(|talk: &mut Talk| {
@@ -473,7 +473,7 @@ fn streams_share_a_connection_as_far_as_the_back_end_lets_them() {
                 kind::HEADERS => {
                     open.push_back(frame.stream);
                     assert!(open.len() <= 2 || !is_limit_known, "more than are allowed");
-                    // Time for the proxy to open another.
+                    // When the proxy acknowledges the PING, it has had time to open another stream.
                     connection.send(&[Frame::ping([0; 8])]);
                 }
                 kind::PING if frame.has(flag::ACK) => {
@@ -508,7 +508,7 @@ fn a_client_that_goes_away_resets_the_stream() {
             if frame.kind == kind::RST_STREAM {
                 let is_cancelled = frame.payload == code::CANCEL.to_be_bytes();
                 assert!(frame.stream == 1 && is_cancelled, "{frame:?}");
-                // So that the test learns of it.
+                // The script returns, which closes the connection, so that the test notices.
                 return;
             }
         }
@@ -520,7 +520,7 @@ fn a_client_that_goes_away_resets_the_stream() {
     client.send_frame(&Frame::rst_stream(1, code::CANCEL));
     eventually("the stream to be reset", || {
         let received = backend.received(0);
-        // RST_STREAM of stream 1 with CANCEL.
+        // The bytes of RST_STREAM for stream 1 with the error code CANCEL.
         let want = Frame::rst_stream(1, code::CANCEL).bytes();
         received
             .windows(want.len())

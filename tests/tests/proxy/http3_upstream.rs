@@ -1,4 +1,4 @@
-//! HTTP/3 with back ends as they are: Caddy, aioquic, and such as have none.
+//! HTTP/3 between the proxy and real backends: Caddy, one made with aioquic, and servers without HTTP/3.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Raw, Server, Service, Setup, curl, eventually, free_port, run};
@@ -6,14 +6,14 @@ use h2o_tests::{Folder, Raw, Server, Service, Setup, curl, eventually, free_port
 use super::kit::{config, read_final};
 use super::real::large;
 
-/// A folder with a certificate of the back end.
+/// A folder with a certificate for the backend.
 fn folder() -> Folder {
     let folder = Folder::new();
     self_signed(&folder, "backend", Key::EcPkcs8, "127.0.0.1");
     folder
 }
 
-/// A server that asks the back end at that port by HTTP/3.
+/// Starts a server that forwards requests over HTTP/3 to the backend at this port.
 fn before(folder: &Folder, port: u16, settings: &str) -> Server {
     let ca = folder.at("backend.crt").display().to_string();
     let settings = format!(
@@ -23,7 +23,7 @@ fn before(folder: &Folder, port: u16, settings: &str) -> Server {
     Setup::new(&config(&settings, &format!("https://127.0.0.1:{port}/"))).start()
 }
 
-/// Tells the version, and serves files.
+/// The configuration of a Caddy that answers with the protocol version at `/proto`, and serves files.
 const CADDY: &str = "
     respond /proto {http.request.proto}
     root * @DIR@/www
@@ -89,7 +89,7 @@ fn a_back_end_that_was_restarted_is_asked_again() {
     let settings = "proxy.timeout.keepalive: 60000";
     let server = before(&folder, port, settings);
     assert_eq!(proto(&server), "HTTP/3.0");
-    // It knows nothing of the connection then, and nobody says so.
+    // A killed backend does not close its connections. The restarted one does not know them, so the proxy must find out.
     caddy.kill();
     let _caddy = Service::caddy(&folder, "backend", CADDY, port);
     assert_eq!(proto(&server), "HTTP/3.0", "{}", server.messages());
@@ -248,7 +248,7 @@ fn a_back_end_that_dies_within_a_response_breaks_it_off() {
     let mut raw = server.connect();
     raw.send("GET /large HTTP/1.1\r\nhost: a\r\n\r\n");
     raw.read_head();
-    // More is on its way than anybody holds.
+    // The rest of the response is longer than buffers and windows, so the killed backend cannot have sent it all.
     caddy.kill();
     let rest = raw.read_to_end();
     assert!(rest.len() < large().len(), "{} bytes", rest.len());

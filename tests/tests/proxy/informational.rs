@@ -1,4 +1,4 @@
-//! Interim responses of back ends.
+//! Informational (1xx) responses of backends.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn hints_come_before_the_answer() {
     assert_eq!(answer.interim.len(), 2, "{:?}", answer.interim);
     assert!(answer.interim.iter().all(|fields| fields.contains(&status)));
     assert!(answer.interim[1].contains(&("x-hint".to_owned(), "2".to_owned())));
-    // HTTP/1 clients get them only where that is configured.
+    // Clients of HTTP/1 get informational responses only with `send-informational: all`.
     server.ask("GET /").must_be("200 OK\n\nfine");
     let server = proxy("send-informational: all", &backend);
     let mut client = server.connect();
@@ -76,14 +76,14 @@ fn the_size_of_heads_in_the_access_log_does_not_leave_interim_ones_out() {
     assert_eq!(log, format!("{want}\n{len}\n"));
 }
 
-/// Rules for hints: those of the global level are for all paths.
+/// Header directives for 103 (Early Hints) at the global level, which apply to all paths.
 const HINTS: &str = "
 header.add: { header: 'link: </a.css>; rel=preload', when: early }
 header.set: { header: 'x-all: 1', when: all }
 header.unset: { header: x-final, when: early }
 ";
 
-/// A server that hints, before a back end that answers `/wait` when the gate opens.
+/// Starts a server that sends 103 (Early Hints), and a backend that answers `/wait` when the test opens the gate.
 fn hinting(settings: &str) -> (Server, Backend, std::sync::mpsc::Sender<()>) {
     let (open, pass) = gate();
     let backend = Backend::start(move |talk: &mut Talk| {
@@ -129,7 +129,7 @@ fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
     assert_eq!(answer.text(), "fine");
     assert_eq!(answer.field("link"), None);
     assert_eq!(answer.field("x-all"), Some("1"));
-    // Over HTTP/1.1, where that is allowed.
+    // Over HTTP/1.1, where the configuration allows informational responses.
     let mut client = server.connect();
     for _ in 0..2 {
         client.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -148,7 +148,7 @@ fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
 #[test]
 fn hints_are_not_made_for_clients_that_do_not_wait_or_do_not_want_them() {
     let (server, _backend, open) = hinting("");
-    // They are answered at once.
+    // These requests are answered at once, so the server sends no hints.
     let mut client = Http2::open(server.port(), &[]);
     for (stream, path) in [(1, "/moved"), (3, "/files/small"), (5, "/files/missing")] {
         assert_eq!(client.ask(stream, &get(path)).interim.len(), 0, "{path}");
@@ -156,7 +156,7 @@ fn hints_are_not_made_for_clients_that_do_not_wait_or_do_not_want_them() {
     let hush = [get("/wait"), encode(&[("no-early-hints", "1")])].concat();
     open.send(()).unwrap();
     assert_eq!(client.ask(7, &hush).interim.len(), 0);
-    // HTTP/1 clients get them only where that is configured, and those of HTTP/1.0 never.
+    // Clients of HTTP/1.1 get hints only if the configuration allows it, and those of HTTP/1.0 never.
     open.send(()).unwrap();
     assert_eq!(server.ask("GET /wait").code(), 200);
     let (server, _backend, open) = hinting("send-informational: all");

@@ -1,18 +1,18 @@
-//! Servers before back ends.
+//! Starts servers that forward requests to backends.
 
 use h2o_tests::{Backend, Raw, Response, Server, Setup};
 
-/// A server that hands every request to `backend`; `settings` stand at the global level.
+/// Starts a server that forwards every request to `backend`; `settings` are directives of the global level.
 pub(crate) fn proxy(settings: &str, backend: &Backend) -> Server {
     Setup::new(&config(settings, &backend.url("/"))).start()
 }
 
-/// The configuration of a server that hands every request to `url`.
+/// The configuration of a server that forwards every request to `url`.
 pub(crate) fn config(settings: &str, url: &str) -> String {
     config_of_paths(settings, &[("/", url)])
 }
 
-/// The configuration of a server with these paths and what they are handed to.
+/// The configuration of a server with these paths, each with the URL that it is forwarded to.
 pub(crate) fn config_of_paths(settings: &str, paths: &[(&str, &str)]) -> String {
     let paths: Vec<String> = paths
         .iter()
@@ -24,12 +24,12 @@ pub(crate) fn config_of_paths(settings: &str, paths: &[(&str, &str)]) -> String 
     )
 }
 
-/// Line feeds become the line ends of HTTP.
+/// Replaces line feeds by CRLF, the line end of HTTP.
 pub(crate) fn with_line_ends(text: &str) -> String {
     text.replace('\n', "\r\n")
 }
 
-/// The final response; interim ones before it are passed over.
+/// Reads the final response; informational responses before it are dropped.
 pub(crate) fn read_final(connection: &mut Raw, method: &str) -> Response {
     loop {
         let response = connection.read_response(method);
@@ -39,7 +39,7 @@ pub(crate) fn read_final(connection: &mut Raw, method: &str) -> Response {
     }
 }
 
-/// What has come over a connection as text, with line feeds, and `BACKEND` where the back end is named.
+/// What the backend received on a connection, as text with line feeds, and with `BACKEND` in place of the backend's address.
 pub(crate) fn received(backend: &Backend, connection: usize) -> String {
     let received = backend.received(connection);
     String::from_utf8_lossy(&received)

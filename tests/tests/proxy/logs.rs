@@ -1,4 +1,4 @@
-//! What is written down about requests that are handed on.
+//! What access log and error log say about requests that are forwarded.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, PREFACE, encode, flag, get, kind, post};
@@ -27,7 +27,7 @@ fn errors_tell_the_request_cut_to_a_length_that_is_readable() {
     }
 }
 
-/// What the error log says of backends.
+/// The messages about backends in the error log.
 fn of_backends(server: &Server) -> Vec<String> {
     let messages = server.messages();
     let lines = messages
@@ -89,7 +89,7 @@ fn no_failure_of_a_backend_lacks_its_address_and_the_reason() {
         ),
     ];
     for (url, want) in cases {
-        // Also where requests have no lines of their own.
+        // Messages about backends are written even if errors of single requests are not.
         let settings = "error-log.emit-request-errors: OFF\nproxy.preserve-host: ON\nproxy.timeout.io: 3000\n\
                         proxy.timeout.first_byte: 300";
         let server = Setup::new(&config(settings, &url))
@@ -127,7 +127,7 @@ fn a_dead_backend_does_not_flood_the_error_log() {
     let lines = eventually("lines of the backend", || {
         Some(of_backends(&server)).filter(|lines| lines.len() >= 6)
     });
-    // Another minute may have begun.
+    // The messages are limited per minute; a minute may have ended meanwhile.
     assert!(lines.len() <= 12, "{lines:?}");
 }
 
@@ -180,7 +180,7 @@ fn errors_are_in_the_access_log_and_need_not_be_in_the_error_log() {
     assert!(!messages.contains("in request:"), "{messages}");
 }
 
-/// All that the access log tells of what happened at the back end, the log being `access-log`.
+/// All values that the access log has about the exchange with the backend; the log file is `access-log`.
 const TIMES: &str = "%{proxy.idle-time}x %{proxy.connect-time}x %{proxy.request-time}x %{proxy.process-time}x \
                      %{proxy.response-time}x %{proxy.total-time}x";
 const BYTES: &str = "%{proxy.request-bytes}x %{proxy.request-bytes-header}x %{proxy.request-bytes-body}x \
@@ -191,13 +191,13 @@ fn logging(format: &str) -> String {
     format!("access-log: {{ path: @DIR@/access-log, format: '{format}' }}\nproxy.timeout.io: 3000")
 }
 
-/// The words of the only line of the log, once it is there.
+/// Waits for the only line of the access log, and returns its words.
 fn words(server: &Server) -> Vec<String> {
     let log = server.read_until("access-log", "\n");
     log.split_whitespace().map(str::to_owned).collect()
 }
 
-/// How many bytes of the request went to the back end, those of its head, and the rest; then the same of the response.
+/// Bytes sent to the backend: in total, of the head, of the content; then the same of the bytes received.
 fn counts(server: &Server) -> Vec<usize> {
     let words = words(server);
     words
@@ -222,7 +222,7 @@ fn bytes_to_and_from_the_back_end_are_counted_as_they_are_sent() {
     );
 }
 
-/// A back end of HTTP/2 that answers with `hello`.
+/// A backend over HTTP/2 that answers with `hello`.
 fn over_http2() -> Backend {
     Backend::start(|talk| {
         let Some(mut connection) = Frames::new(talk) else {
@@ -232,7 +232,7 @@ fn over_http2() -> Backend {
         let Some((stream, _)) = connection.read_request() else {
             return;
         };
-        // Answered when the request is complete.
+        // The backend answers when the request is complete.
         connection.talk.read_until(b"content");
         connection.send(&[
             Frame::request_with_content(stream, encode(&[(":status", "103"), ("x", "y")])),
@@ -251,7 +251,7 @@ fn bytes_of_http_2_are_those_of_the_frames() {
     let server = proxy(&format!("{}\n{settings}", logging(BYTES)), &backend);
     let answer = server.ask("POST /\nContent-Length: 7\n\ncontent");
     assert_eq!(answer.text(), "hello");
-    // Frames of the connection as a whole are nobody's.
+    // Frames of the connection as a whole are not counted for a request.
     let mut sent = [0; 2];
     let all = backend.received(0);
     let mut rest = &all[PREFACE.len()..];
@@ -273,7 +273,7 @@ fn bytes_of_http_2_are_those_of_the_frames() {
     assert_eq!(counts[3..], [heads + content, heads, content]);
 }
 
-/// True if the word is a number of seconds that a test may take.
+/// Whether the word is a plausible number of seconds.
 fn is_time(word: &str) -> bool {
     word.parse::<f64>().is_ok_and(|seconds| seconds < 60.0)
 }
@@ -289,7 +289,7 @@ fn times_are_told_as_far_as_they_came() {
     let cut = Backend::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel");
     let closed = ClosedPort::new();
     let by_http2 = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
-    // Settings, back end, which of the times there are.
+    // Columns: directives, URL of the backend, and which of the six times are known.
     let cases = [
         ("", fine.url("/"), [true; 6]),
         (by_http2, http2.url("/"), [true; 6]),
@@ -313,7 +313,7 @@ fn times_are_told_as_far_as_they_came() {
     }
 }
 
-/// Over HTTP/2 nobody asks for the end of content whose length is known.
+/// With a known length, an HTTP/2 client's response is complete although no handler asks the backend's stream for its end.
 #[test]
 fn an_http_2_client_that_knows_the_length_costs_neither_times_nor_the_connection() {
     let (open, pass) = gate();
@@ -365,7 +365,7 @@ hosts:
     let words = words(&server);
     let sent = fine.received(0).len().to_string();
     assert_eq!(words[..3], [&sent, &sent, "0"]);
-    // H2O compatibility: in clear text a session counts as resumed.
+    // H2O compatibility: without TLS the session counts as resumed.
     assert_eq!(words[6..10], ["-", "1", "-", "-"]);
     assert!(words[10..].iter().all(|word| is_time(word)), "{words:?}");
 }

@@ -1,4 +1,4 @@
-//! The reverse proxy between clients and back ends, both byte by byte and of other people's making.
+//! The reverse proxy between clients and backends: scripted ones, checked byte by byte, and programs of other projects.
 
 mod aborts;
 mod broken;

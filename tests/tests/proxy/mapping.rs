@@ -1,11 +1,11 @@
-//! How paths, hosts and locations are mapped between the two sides.
+//! How the proxy maps paths, hosts and `location` fields between clients and backends.
 
 use h2o_tests::http2::{Http2, get};
 use h2o_tests::{Backend, Request, Server, Setup};
 
 use super::kit::{config_of_paths, read_final};
 
-/// A back end that answers with the request target it was asked for, and with the location it is told.
+/// A backend that answers with the request target that it got, and with the `location` that the request names.
 fn telling() -> Backend {
     Backend::by_request(|request: &Request| {
         let location = request.field("x-location");
@@ -31,7 +31,7 @@ fn start(backend: &Backend) -> Server {
     Setup::new(&config_of_paths("", &paths)).start()
 }
 
-/// Request target, and what is sent to the back end.
+/// Request target of the client, and the target that the backend must get.
 const TARGETS: &[(&str, &str)] = &[
     ("/", "/"),
     ("/x", "/x"),

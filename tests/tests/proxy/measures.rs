@@ -1,4 +1,4 @@
-//! What access logs tell of the way to the back end and back.
+//! What access logs say about durations and bytes of the exchange with the backend.
 
 use h2o_tests::Backend;
 

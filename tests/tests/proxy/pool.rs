@@ -1,4 +1,4 @@
-//! Which connection to a back end a request takes, and which ones are never taken again.
+//! Which connection to a backend a request uses, and which connections must not be used again.
 
 use std::net::Shutdown;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, Talk, eventually};
 use super::http2_upstream::Frames;
 use super::kit::{config, proxy};
 
-/// The first response is `first`; then `after` happens, and any further request is answered well.
+/// A backend whose first response is `first`; then `after` runs on that connection, and all further requests are answered well.
 fn after_first(first: &'static str, after: fn(&mut Talk)) -> Backend {
     Backend::start(move |talk| {
         if talk.read_request().is_none() {
@@ -30,7 +30,7 @@ fn after_first(first: &'static str, after: fn(&mut Talk)) -> Backend {
 
 fn nothing(_: &mut Talk) {}
 
-/// Asks twice; says over how many connections the back end was.
+/// Sends two requests. Returns the number of connections that the server opened to the backend for them.
 fn connections_of_two(server: &Server, backend: &Backend) -> usize {
     for number in 0..2 {
         let response = server.ask("GET /");
@@ -105,7 +105,7 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
             while talk.read_request().is_some() {
                 talk.send(FINE);
                 if talk.number == 0 {
-                    // The response was complete and has been passed on.
+                    // The proxy has passed on the complete response, and keeps the connection.
                     let _ = wait.lock().unwrap().recv();
                     talk.send(leftover);
                     sent.send(()).unwrap();
@@ -116,7 +116,7 @@ fn what_comes_between_two_requests_is_nobodys_answer() {
         server.ask("GET /1").must_be("200 OK\n\nfine");
         told.send(()).unwrap();
         drop(told);
-        // The kernel has it: what is sent on this machine arrives at once.
+        // The proxy's kernel has received the bytes, because bytes on loopback arrive at once.
         has_come.recv_timeout(Duration::from_secs(20)).unwrap();
         server.ask("GET /2").must_be("200 OK\n\nfine");
         assert_eq!(backend.connections(), 2, "{name}");
@@ -146,7 +146,7 @@ fn a_connection_that_the_back_end_has_closed_is_replaced() {
     let server = proxy("proxy.timeout.keepalive: 60000", &backend);
     for _ in 0..3 {
         server.ask("GET /").must_be("200 OK\n\nfine");
-        // The kernel knows the end: on this machine it arrives at once.
+        // The proxy's kernel knows that the backend has closed, because segments on loopback arrive at once.
         has_closed.recv_timeout(Duration::from_secs(20)).unwrap();
     }
     assert_eq!(backend.connections(), 3);
@@ -171,7 +171,7 @@ fn requests_side_by_side_have_connections_of_their_own() {
         while let Some(request) = talk.read_request() {
             let target = request.target();
             if target != "/again" {
-                // Answered once another one is there, too.
+                // The backend answers only when a second request has come on another connection.
                 pair.wait();
             }
             talk.send(format!(
@@ -220,7 +220,7 @@ fn an_upload_that_is_answered_early_ends_its_connection() {
     assert!(received.ends_with(b"hello"), "{}", received.escape_ascii());
 }
 
-/// The backend may take the content, which follows its answer, for the next request.
+/// The backend may take the rest of the content, which follows its answer, for the next request.
 #[test]
 fn a_connection_whose_upload_was_answered_early_gets_no_other_request() {
     let backend = Backend::start(|talk| {
@@ -256,7 +256,7 @@ fn a_connection_whose_upload_was_answered_early_gets_no_other_request() {
     }
 }
 
-/// A server before several back ends, given as the lines of a list.
+/// Starts a server in front of several backends; `value` is the value of `proxy.reverse.url`.
 fn balanced(settings: &str, value: &str) -> Server {
     Setup::new(&config(settings, "X").replace("'X'", value)).start()
 }
@@ -289,7 +289,7 @@ fn kept_connections_do_not_keep_back_ends_from_their_turn() {
                 "babababab",
             ),
             (
-                // Nothing is in use when the next one is asked for.
+                // With `least-conn` no request is in progress when the next one comes, so the first backend gets all.
                 format!("{{ balancer: least-conn, backends: ['{b_url}', '{a_url}'] }}"),
                 "bbbbbbbbb",
             ),
@@ -321,7 +321,7 @@ fn workers_take_turns_together() {
     assert_eq!(got, "ab".repeat(10));
 }
 
-/// A back end of HTTP/2 that answers with its name, and to `/wait` with a head only.
+/// A backend over HTTP/2 that answers with its name, and to `/wait` with a head only.
 fn named_http2(name: &'static str) -> Backend {
     Backend::start(move |talk: &mut Talk| {
         let Some(mut connection) = Frames::new(talk) else {
@@ -355,7 +355,7 @@ fn back_ends_of_http2_take_turns_request_by_request() {
         let before = a.connections() + b.connections();
         let got: String = (0..8).map(|_| server.ask("GET /").text()).collect();
         assert_eq!(got, asked, "{balancer}");
-        // Requests that go on count, however few connections they share.
+        // Requests in progress count, even if they share a connection.
         let mut clients = Vec::new();
         let got: String = (0..4)
             .map(|_| {
@@ -401,7 +401,7 @@ fn the_least_used_back_end_comes_first() {
             (backend.connections() == count).then_some(())
         });
     };
-    // In use by weight: none; a 1; a 1, b 1/2; a 1, b 2/2, where the first has it.
+    // Requests in progress divided by weight, before each request: none; a 1; a 1, b 1/2; a 1, b 2/2, where the first backend gets it.
     wait_at(&a, 1);
     wait_at(&b, 1);
     wait_at(&b, 2);

@@ -1,4 +1,4 @@
-//! Back ends as they are: nginx, and Go's server.
+//! The reverse proxy with real backends: nginx, and Go's server.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use h2o_tests::{Folder, Response, Server, Service, Setup, curl, eventually, free
 
 use super::kit::config;
 
-/// 3 MB in which no part looks like another.
+/// 3 MB of text in which every 8 bytes are different.
 pub(crate) fn large() -> Vec<u8> {
     let mut text = String::with_capacity(3_000_000);
     for n in 0..375_000 {
@@ -16,10 +16,10 @@ pub(crate) fn large() -> Vec<u8> {
     text.into_bytes()
 }
 
-/// How curl comes to the server.
+/// The options that make curl use each version of HTTP.
 pub(crate) const WAYS: [&[&str]; 2] = [&["--http1.1"], &["--http2-prior-knowledge"]];
 
-/// What two servers may answer differently.
+/// Fields that may differ between the responses of two servers.
 const OWN_FIELDS: &[&str] = &[
     "server",
     "date",
@@ -145,7 +145,7 @@ server {
             let got = ask(&server.url(""), way);
             assert_eq!(got.code(), want.code(), "{options:?} {way:?}: {got}");
             let (mut fields, mut wanted) = (essence(&got), essence(&want));
-            // Parts of a multipart response have boundaries of their own.
+            // Each multipart response has a boundary of its own, so content-type and content are not compared.
             if want
                 .field("content-type")
                 .is_some_and(|kind| kind.starts_with("multipart"))
@@ -155,7 +155,7 @@ server {
             } else {
                 assert!(got.body == want.body, "{options:?} {way:?}: {got}");
             }
-            // A length is not known while nginx compresses.
+            // While nginx compresses, the length is not known.
             assert_eq!(fields, wanted, "{options:?} {way:?}");
         }
     }
@@ -196,7 +196,7 @@ fn redirects_of_nginx_lead_back_to_the_server() {
     );
     let url = format!("http://127.0.0.1:{port}/base");
     let server = Setup::new(&super::kit::config_of_paths("", &[("/app", &url)])).start();
-    // nginx adds the slash to what it takes to be its own name.
+    // nginx redirects to its own host and port, with a slash appended; the proxy maps that to its own.
     let authority = format!("127.0.0.1:{}", server.port());
     let response = curl(&[&server.url("/app/dir")]);
     response.must_be(&format!(
@@ -206,10 +206,10 @@ fn redirects_of_nginx_lead_back_to_the_server() {
     assert_eq!(followed.text(), "<p>index");
 }
 
-/// Servers before Go's, by the version it is asked by.
+/// Servers in front of Go's server, each with the version of HTTP that it uses with the backend.
 pub(crate) type BeforeGo = Vec<(&'static str, Server)>;
 
-/// Go's server, and those before it that speak HTTP/1 with it, with TLS and without, or HTTP/2 with TLS.
+/// Starts Go's server, and servers in front of it: over HTTP/1 with and without TLS, or with `by_http2` over HTTP/2 with TLS.
 pub(crate) fn before_go(folder: &Folder, by_http2: bool) -> (Service, BeforeGo) {
     self_signed(folder, "backend", Key::EcPkcs8, "localhost");
     let (service, http, https) = Service::go(folder, "backend");
@@ -229,7 +229,7 @@ pub(crate) fn before_go(folder: &Folder, by_http2: bool) -> (Service, BeforeGo) 
     (service, servers.collect())
 }
 
-/// The value of a member of an object, as it is written.
+/// The text of a member of a JSON object.
 fn member<'a>(json: &'a str, name: &str) -> &'a str {
     let (_, rest) = json
         .split_once(&format!("\"{name}\":"))
@@ -245,7 +245,7 @@ fn go_understands_what_it_is_sent() {
     must_understand(&folder, &servers);
 }
 
-/// What Go's server understands is what was sent.
+/// Checks that Go's server received what clients sent.
 pub(crate) fn must_understand(folder: &Folder, servers: &BeforeGo) {
     let upload = folder.write("upload", large());
     let upload = format!("@{}", upload.display());
@@ -293,7 +293,7 @@ fn content_of_go_arrives_whole() {
     must_bring_content(&servers);
 }
 
-/// Content of any length arrives whole.
+/// Checks that content of any length arrives complete.
 pub(crate) fn must_bring_content(servers: &BeforeGo) {
     let large = large();
     for (proto, server) in servers {
@@ -328,11 +328,11 @@ fn a_response_that_go_breaks_off_is_broken() {
     must_break_off(&servers);
 }
 
-/// A response that Go breaks off has no end.
+/// Checks that a response which Go's server cuts off is cut off for the client, too.
 pub(crate) fn must_break_off(servers: &BeforeGo) {
     for (proto, server) in servers {
         for (way, codes) in [
-            // curl: transfer closed with outstanding data; HTTP/2 stream was not closed cleanly.
+            // Exit codes of curl: transfer closed with outstanding data; HTTP/2 stream was not closed cleanly.
             (WAYS[0], &[18][..]),
             (WAYS[1], &[92]),
         ] {

@@ -1,4 +1,4 @@
-//! HTTP/2 with back ends as they are.
+//! HTTP/2 between the proxy and real backends.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag};
 use h2o_tests::{Folder, Service, Setup, curl, run};
@@ -22,7 +22,7 @@ fn requests_side_by_side_share_one_http2_connection() {
     let folder = Folder::new();
     let (_service, servers) = before_go(&folder, true);
     let (_, server) = &servers[0];
-    // Later requests find it.
+    // Later requests use the connection that this request has opened.
     assert_eq!(curl(&[&server.url("/connections")]).text(), "1");
     let out = folder.make_dir("out");
     let out = format!("{}/#1", out.display());
@@ -96,7 +96,7 @@ fn call(servers: &BeforeGo) {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
         want.sort();
-        // Those of HTTP/1 are dropped.
+        // Trailers of an HTTP/1 backend are dropped.
         assert_eq!(got, want, "{proto}");
     }
 }

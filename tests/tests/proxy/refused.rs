@@ -1,14 +1,14 @@
-//! Configurations that are refused, with what is said about them.
+//! Configurations of the proxy that the server refuses, with its messages.
 
 use h2o_tests::Setup;
 
-/// A value of `proxy.reverse.url` that is good.
+/// A valid value of `proxy.reverse.url`.
 const GOOD: &str = "'http://127.0.0.1:1/'";
 
 #[test]
 fn what_is_wrong_with_a_proxy_is_told() {
     let rows: &[(&str, &str, &str)] = &[
-        // Settings, the value of proxy.reverse.url, directive and message.
+        // Columns: directive, value of `proxy.reverse.url`, expected directive and message.
         (
             "proxy.http2.ratio: 101",
             GOOD,

@@ -1,4 +1,4 @@
-//! Streams that an HTTP/2 back end has not worked on: the client may try again, and is told so.
+//! Streams that an HTTP/2 backend has refused without processing: the client is told that it may retry.
 
 use h2o_tests::http2::{Frame, code};
 use h2o_tests::{Backend, Talk};
@@ -28,7 +28,7 @@ fn a_refusal_is_passed_on() {
                 let reset = Some(code::REFUSED_STREAM);
                 assert_eq!(ask_http2(&server), Seen::Nothing(reset));
             } else {
-                // HTTP/1 has no other word for it.
+                // HTTP/1 has no such signal: the connection is closed without a response.
                 assert_eq!(ask_http1(&server), Seen::Nothing(None));
             }
             server.wait_for_message("/x:refused stream\n");

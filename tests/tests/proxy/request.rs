@@ -1,4 +1,4 @@
-//! What a back end is sent, byte for byte.
+//! The request that the proxy sends to the backend, byte for byte.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::http2::{Frame, Http2, encode, flag, get, post};
@@ -6,14 +6,14 @@ use h2o_tests::{Backend, FINE, Folder, Setup, curl};
 
 use super::kit::{config, proxy, read_final, received, with_line_ends};
 
-/// Asks once, with a server and a back end of its own, and returns what the back end was sent.
+/// Sends one request through a new server to a new backend. Returns what the backend received.
 fn forward(settings: &str, request: &str) -> String {
     let backend = Backend::answering(FINE);
     let server = proxy(settings, &backend);
     let mut client = server.connect();
     client.send(with_line_ends(request));
     let method = request.split(' ').next().unwrap_or_default();
-    // In what is compared, so that a failure tells.
+    // A wrong status becomes the returned text, so that the comparison fails with it.
     let status = read_final(&mut client, method).status;
     if status != "200 OK" {
         return format!("the client got {status}");
@@ -21,8 +21,8 @@ fn forward(settings: &str, request: &str) -> String {
     received(&backend, 0)
 }
 
-/// Settings, a request, and what becomes of it: `<start>` are the lines that each request begins with, `<own>` those that
-/// the proxy adds at the end.
+/// Directives, a request, and the request that the backend must get: `<start>` stands for the lines with which each begins, and `<own>` for
+/// the fields that the proxy appends.
 type Row = (&'static str, &'static str, &'static str);
 
 fn compare(rows: &[Row]) {
@@ -135,7 +135,7 @@ fn fields_of_one_connection_stay_behind() {
         (
             "",
             "GET / HTTP/1.1\nHost: www.example.com\nConnection: X-Named\nX-Named: 1\n\n",
-            // RFC 9110 §7.6.1, where H2O keeps it.
+            // The proxy removes fields that `connection` names (RFC 9110 §7.6.1); H2O forwards them.
             "GET / HTTP/1.1\n<start>\n<own>\n\n",
         ),
         (
@@ -181,7 +181,7 @@ fn options_of_the_connection_are_not_compared_without_end() {
     assert!(!forwarded.contains("X-Named"), "{forwarded}");
     let refused = forward("", &request(65));
     assert_eq!(refused, "the client got 400 Invalid Request");
-    // As much for responses.
+    // The same limit applies to `connection` in responses.
     let options = vec!["x-named"; 65].join(",");
     let backend = Backend::answering(format!(
         "HTTP/1.1 200 OK\r\nconnection: {options}\r\ncontent-length: 0\r\n\r\n"
@@ -420,7 +420,7 @@ fn behind_tls_the_client_asked_by_https() {
 #[test]
 fn configured_commands_edit_the_finished_list() {
     let rows: &[(&str, &str, &[&str])] = &[
-        // Command, client's fields, lines that must be there, or not (`!`).
+        // Columns: directive, fields of the client's request, lines that the backend's request must have or, with `!`, must not have.
         ("proxy.header.add: 'X-New: 1'", "", &["x-new: 1"]),
         (
             "proxy.header.add: 'X-A: 2'",
@@ -554,7 +554,7 @@ fn a_back_end_that_is_to_expect_gets_the_content_once_it_wants_it() {
     let backend = Backend::start(|talk| {
         let request = talk.read_head().expect("there is a request");
         assert_eq!(request.field("expect"), Some("100-continue"));
-        // All that has come before it is told to go on.
+        // The proxy must not send content before the backend's 100 (Continue).
         let early = talk.has_more(std::time::Duration::from_millis(100));
         assert!(!early, "content comes before it is wanted");
         talk.send("HTTP/1.1 100 Continue\r\n\r\n");

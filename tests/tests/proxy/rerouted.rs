@@ -1,4 +1,4 @@
-//! Requests that are to be sent elsewhere while their content is still on its way.
+//! Requests that are sent to another server (`reproxy`) while their content is still arriving.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn content_has_one_reader_when_an_http2_backend_has_answered_early() {
             };
             let head = encode(&[(":status", status), ("x-reproxy-url", &url)]);
             connection.send(&[Frame::request(stream, head)]);
-            // So that there is something to do on the connection.
+            // Each frame is answered with a PING, so that the connection stays busy.
             while let Some(frame) = connection.read() {
                 connection.send(&[Frame::ping([1; 8])]);
                 let ends = frame.kind == kind::DATA && frame.has(flag::END_STREAM);
@@ -53,7 +53,7 @@ fn content_has_one_reader_when_an_http2_backend_has_answered_early() {
         let first = pieces.next().unwrap_or_default();
         client.send(chunk(first));
         target.wait_for(&format!("{method} /there HTTP/1.1\r\n"));
-        // Who has its answer already may close.
+        // When the client has its response, the server may close the connection, so the result is ignored.
         for piece in pieces {
             let _ = client.try_send(chunk(piece));
             std::thread::sleep(Duration::from_millis(1));
@@ -77,7 +77,7 @@ fn content_has_one_reader_when_an_http2_backend_has_answered_early() {
     }
 }
 
-/// The content of a request, taken out of its chunks if it has any.
+/// The content of a request, without chunk framing if it is chunked.
 fn content_of(request: &[u8]) -> Vec<u8> {
     let head = request.windows(4).position(|end| end == b"\r\n\r\n");
     let mut rest = &request[head.expect("there is a request") + 4..];

@@ -1,7 +1,7 @@
-//! What clients that hardly read make the server hold.
+//! The memory that the server uses for clients that hardly read.
 //!
-//! Counted is the memory of the server's process. What the kernel holds in the buffers of its sockets is not: that is for
-//! `net.ipv4.tcp_wmem` and `tcp_rmem` to say.
+//! Only the memory of the server's process is counted. Socket buffers in the kernel are not: their size is set by `net.ipv4.tcp_wmem` and
+//! `tcp_rmem`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -14,17 +14,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::kit::config;
 
-/// The length of what is asked for where the back end has to wait.
+/// Bytes of a response, where `proxy.max-buffer-size` makes the backend wait.
 const LARGE: usize = 10_000_000;
-/// And where it does not: then all of it is kept, in files for the most part.
+/// Bytes of a response, where there is no such limit: the server stores all of it, mostly in files.
 const MEDIUM: usize = 1_500_000;
-/// What a client may cost besides `proxy.max-buffer-size`.
+/// Bytes of memory that a stream may cost in addition to `proxy.max-buffer-size`.
 const BESIDES: usize = 64 * 1024;
-/// What is held in memory for a client where there is no such limit: 256 KiB of the response, and an eighth that the allocator
-/// loses between pieces of different sizes. A busy machine fills all of it, as its disk is slower than the back end.
+/// Bytes of memory that a stream may cost without that limit: 256 KiB of the response, and an eighth more that the allocator loses between
+/// pieces of different sizes. On a busy machine all of it is used, because the disk is slower than the backend.
 const IN_MEMORY: usize = 288 * 1024;
 
-/// Clients of a way.
+/// Clients of one kind: version of HTTP, TLS or not, number of connections and of streams.
 #[derive(Clone, Copy, Debug)]
 struct Clients {
     way: &'static str,
@@ -56,7 +56,7 @@ impl Clients {
     }
 }
 
-/// Clients that are at it. They end with this value.
+/// A running `slow_clients.py`. The process is stopped when this value is dropped.
 struct Running {
     child: Child,
     stdin: ChildStdin,
@@ -102,7 +102,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// All read a little.
+    /// Makes every client read a little.
     fn read(&mut self) {
         self.stdin.write_all(b"read\n").expect("they are there");
         let line = self.line();
@@ -119,7 +119,7 @@ impl Drop for Running {
     }
 }
 
-/// So many descriptors as all of these clients take, for this process and those it starts.
+/// Raises the limit of file descriptors to what all of these clients need, for this process and the programs that it starts.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Some(limit.maximum.map_or(16_384, |most| most.min(16_384)));
@@ -132,7 +132,8 @@ fn allow_descriptors() {
     }
 }
 
-/// nginx with large content: over HTTP/1 at a port, at sockets of the folder over HTTP/2 and over either with TLS.
+/// Starts nginx with the large files: at a port over HTTP/1, and at Unix sockets in the folder over HTTP/2, and over both versions with
+/// TLS.
 fn backend() -> (Folder, Service, u16) {
     allow_descriptors();
     let folder = Folder::new();
@@ -151,7 +152,7 @@ fn backend() -> (Folder, Service, u16) {
     (folder, service, port)
 }
 
-/// What each stream costs, in bytes.
+/// Bytes of the server's memory for each stream.
 fn cost(clients: Clients, settings: &str, path: &str, url: &str) -> usize {
     let config = format!(
         "{settings}
@@ -169,7 +170,7 @@ hosts: {{ default: {{ paths: {{ /: {{ proxy.reverse.url: '{url}' }} }} }} }}
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
     let server = Setup::in_folder(folder, &config).start();
-    // What is made once is made now.
+    // These requests make the server allocate what it allocates once, before its memory is measured.
     for _ in 0..4 {
         assert_eq!(curl(&[&server.url("/large")]).body.len(), LARGE);
     }
@@ -185,10 +186,10 @@ hosts: {{ default: {{ paths: {{ /: {{ proxy.reverse.url: '{url}' }} }} }} }}
     each
 }
 
-/// Clients, `proxy.max-buffer-size`, and other settings.
+/// Kind of clients, value of `proxy.max-buffer-size`, further directives.
 type Row = (Clients, Option<usize>, &'static str);
 
-/// No row costs more than it may.
+/// Fails if a stream of a row costs more memory than it may.
 fn must_be_modest(rows: &[Row], url: &str) {
     for (clients, limit, settings) in rows {
         let limited = limit.map(|limit| format!("proxy.max-buffer-size: {limit}\n"));
@@ -200,9 +201,9 @@ fn must_be_modest(rows: &[Row], url: &str) {
     }
 }
 
-/// Windows that never end.
+/// A window so large that it never limits the server.
 const WIDE: u32 = 0x7fff_ffff;
-/// Windows that end before the socket is full.
+/// A window that is used up before the socket is full.
 const NARROW: u32 = 65_535;
 
 #[test]
@@ -254,14 +255,14 @@ fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
     must_be_modest(&rows, &url);
 }
 
-/// The window of a connection with the server, and of its streams unless that is set.
+/// The server's receive window for a connection, and for each stream unless a directive sets that.
 const WINDOW: usize = 16 << 20;
-/// What an allocator holds besides when several uploads come and go in turns.
+/// Bytes that an allocator holds in addition when several uploads are read and freed in turns.
 const SPREAD: usize = 2 << 20;
-/// What DATA frames carry here: a length that fits no class of an allocator.
+/// Bytes in each DATA frame of these tests: no size class of an allocator.
 const PAYLOAD: usize = 9_000;
 
-/// Sends content on `streams` until no window allows more; says how many bytes went out.
+/// Sends content on `streams` until no window allows more. Returns the number of bytes sent.
 fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
     let mut sent = vec![0; streams.len()];
     loop {
@@ -270,7 +271,7 @@ fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
         for (sent_on, stream) in sent.iter_mut().zip(streams) {
             let of_all = client.allowed(0) - before;
             let of_stream = client.allowed(*stream) - *sent_on;
-            // In turns, as if they were sent side by side.
+            // A part of the window for each stream in turn, as if all were sending at the same time.
             let bytes = of_stream.min(of_all / streams.len()).min(16 * PAYLOAD);
             for _ in 0..bytes / PAYLOAD {
                 client.send_frame(&Frame::data(*stream, 0, [b'x'; PAYLOAD]));
@@ -286,7 +287,7 @@ fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
 
 #[test]
 fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
-    // Connections are made, and nobody reads.
+    // The kernel accepts connections for this backend, but no process reads from them.
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
     let port = listener.local_addr().expect("it is bound").port();
     for streams in [1, 4, 40] {
@@ -294,7 +295,7 @@ fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
             "proxy.timeout.io: 60000\nhttp2-max-concurrent-streaming-requests-per-connection: 100";
         let url = format!("http://127.0.0.1:{port}/");
         let server = Setup::new(&config(settings, &url))
-            // What was freed is not to be counted.
+            // The allocator returns freed memory to the system at once, so that it is not counted.
             .variable("MIMALLOC_PURGE_DELAY", "0")
             .start();
         let mut client = Http2::open(server.port(), &[]);

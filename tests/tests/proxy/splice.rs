@@ -1,4 +1,4 @@
-//! Large content that the kernel moves from one socket to the other.
+//! Large content that the kernel moves between sockets with splice().
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ fn head(length: usize) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes()
 }
 
-/// Asks on a connection that is kept.
+/// Sends a request on a connection that stays open.
 fn ask(connection: &mut Raw) {
     connection.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
 }
 
-/// Pipes that a process has descriptors of.
+/// The pipes that a process has open.
 fn pipes_of(process: &str) -> HashSet<PathBuf> {
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"));
     let links = descriptors.expect("the process runs").flatten();
@@ -29,13 +29,13 @@ fn pipes_of(process: &str) -> HashSet<PathBuf> {
         .collect()
 }
 
-/// Pipes the server has at the moment, besides those that it shares with this test. Its runtime has none.
+/// Number of pipes that the server has open, without those that it has inherited from this test. Its runtime uses none.
 fn pipes(server: &Server) -> usize {
     let all = pipes_of(&server.pid().to_string());
     all.difference(&pipes_of("self")).count()
 }
 
-/// A backend that answers every request with the pattern, half of it when the gate opens.
+/// A backend that answers each request with half of the pattern, and sends the rest when the test opens the gate.
 fn in_halves() -> (Backend, std::sync::mpsc::Sender<()>) {
     let (open, pass) = gate();
     let content = pattern(LARGE);

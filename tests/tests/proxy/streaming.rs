@@ -1,4 +1,4 @@
-//! Content passes through as it comes, and waits where nobody takes it.
+//! Content is forwarded as it arrives, and waits where the receiver does not read.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -14,12 +14,12 @@ use super::kit::proxy;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// What sockets on both sides may hold by themselves, and far less than what is sent.
+/// Bytes that sockets on both sides may hold; much less than is sent.
 const HELD: usize = 32 * MEGABYTE;
 
 const MUCH: usize = 64 * MEGABYTE;
 
-/// Bytes in which no part looks like another nearby.
+/// Bytes in which every eight differ from those nearby.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     let mut word = 0_u64;
@@ -31,18 +31,18 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A step of a back end's script that waits until the test lets it go on.
+/// A function that waits, as a step of a backend's script, until the test sends a value to the channel.
 pub(crate) fn gate() -> (Sender<()>, impl Fn() + Send + Sync) {
     let (open, wait): (Sender<()>, Receiver<()>) = channel();
     let wait = Mutex::new(wait);
     let pass = move || {
-        // The test is over if there is nobody to open it.
+        // The channel has no sender any more when the test is over, which ends the wait.
         let _ = wait.lock().map(|wait| wait.recv());
     };
     (open, pass)
 }
 
-/// Resident memory of the server in bytes.
+/// Resident memory of the server, in bytes.
 fn memory(server: &Server) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
     let text = text.expect("the server runs");
@@ -122,7 +122,7 @@ fn a_response_head_does_not_wait_for_its_content() {
     }
 }
 
-/// A back end that sends much, and counts what was taken of it.
+/// A backend that sends much. Also returns the number of bytes that its socket has accepted.
 fn sending_much() -> (Backend, Arc<AtomicUsize>) {
     let taken = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&taken);
@@ -140,7 +140,7 @@ fn sending_much() -> (Backend, Arc<AtomicUsize>) {
     (backend, taken)
 }
 
-/// Waits until a number has not grown for a while, and returns it.
+/// Waits until a number has not grown for 300 ms, and returns it.
 pub(crate) fn at_rest(number: &AtomicUsize) -> usize {
     let mut before = usize::MAX;
     eventually("the transfer to stand still", || {
@@ -176,7 +176,7 @@ fn a_back_end_waits_for_the_windows_of_http2() {
     let window = 100_000;
     let mut client = Http2::open(server.port(), &[(setting::INITIAL_WINDOW_SIZE, window)]);
     client.send_frame(&Frame::request(1, get("/")));
-    // The connection's window is smaller.
+    // The window of the connection, 65,535 bytes, is smaller than that of the stream.
     client.read_until("the window to be full", |client| {
         client.answer(1).body.len() == 65_535
     });
@@ -190,7 +190,7 @@ fn a_back_end_waits_for_the_windows_of_http2() {
     assert!(got == pattern(MUCH), "{} bytes", got.len());
 }
 
-/// A back end that waits before it reads an upload, and answers with how much it was if it is all there and right.
+/// A backend that waits before it reads an upload. It answers with the number of bytes if the content is complete and correct.
 fn receiving_much(pass: impl Fn() + Send + Sync + 'static) -> Backend {
     Backend::start(move |talk: &mut Talk| {
         let Some(head) = talk.read_head() else {
@@ -249,7 +249,7 @@ fn a_client_waits_for_a_back_end_that_does_not_read() {
     }
 }
 
-/// Sends until nothing more has been taken for a while; says how much was.
+/// Sends until the socket accepts no more for a second. Returns the number of bytes sent.
 fn send_until_stuck(mut stream: &TcpStream, content: &[u8]) -> usize {
     let set_limit = |seconds| {
         let limit = Some(Duration::from_secs(seconds));
@@ -295,12 +295,12 @@ fn windows_of_http2_open_as_the_back_end_reads() {
     assert_eq!(client.read_answer(1).text(), MUCH.to_string());
 }
 
-/// What may still be sent on a stream and on its connection.
+/// How many bytes may still be sent on a stream and on its connection.
 struct Upload {
     stream: u32,
     stream_window: usize,
     connection_window: usize,
-    /// How many of the frames received have been looked at.
+    /// How many of the connection's received frames have been processed here.
     seen: usize,
 }
 
@@ -329,7 +329,7 @@ impl Upload {
         }
     }
 
-    /// Sends until the windows stay closed for `limit` or all is sent; says how much was.
+    /// Sends until everything is sent, or the windows stay closed for `limit`. Returns the number of bytes sent.
     fn send(&mut self, client: &mut Http2, content: &[u8], limit: Duration) -> usize {
         let mut sent = 0;
         while sent < content.len() {

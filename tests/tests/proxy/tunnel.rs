@@ -1,4 +1,4 @@
-//! Upgrades and CONNECT through the reverse proxy.
+//! Tunnels through the reverse proxy: `Upgrade` and CONNECT.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::kit::{config, proxy, received};
 const ON: &str = "proxy.tunnel: ON";
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: www.example.com\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-A: 1\r\n\r\n";
 
-/// A back end that agrees and then sends back what it gets, until there is no more.
+/// A backend that accepts the tunnel, and echoes bytes until the client ends.
 fn echoing() -> Backend {
     Backend::start(|talk: &mut Talk| {
         let Some(request) = talk.read_head() else {
@@ -71,7 +71,7 @@ fn either_side_ends_a_tunnel() {
     let backend = Backend::start(|talk: &mut Talk| {
         let _ = talk.read_head();
         talk.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\nready\n");
-        // Until the client sends something, or nothing any more.
+        // Waits until the client sends something or ends its direction.
         let _ = talk.read_exactly(3);
     });
     let server = proxy("proxy.tunnel: ON\nproxy.timeout.io: 60000", &backend);
@@ -93,13 +93,13 @@ fn a_tunnel_without_traffic_is_closed() {
     let server = proxy("proxy.tunnel: ON\nproxy.timeout.io: 1000", &backend);
     let mut busy = upgraded(&server);
     let mut silent = upgraded(&server);
-    // Traffic puts the end off: the other tunnel, which was opened later, is closed before.
+    // Traffic restarts the idle timeout: the tunnel without traffic is closed first, although it was opened later.
     let patience = Deadline::after_secs(20);
     while backend.ended() == 0 {
         assert!(!patience.has_passed(), "the silent one is open");
         busy.send("x");
         assert_eq!(busy.read_exactly(1), b"x");
-        // This is what the client does, not what the test waits for.
+        // The pause is the client's behaviour; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(silent.read_to_end(), b"");
@@ -195,7 +195,7 @@ fn the_log_names_the_target_of_connect_once() {
     ));
 }
 
-/// The fields of an extended CONNECT (RFC 8441).
+/// The fields of an extended CONNECT request (RFC 8441).
 fn extended(protocol: &str) -> Frame {
     Frame::request_with_content(
         1,
@@ -256,7 +256,7 @@ fn last_words_of_a_back_end_come_before_the_end_of_the_stream() {
     let answer = client.read_answer(1);
     assert_eq!(answer.text(), "ready\ngoodbye");
     assert!(answer.is_ended, "{}", client.story());
-    // The client ends its side, too: nothing is reset.
+    // When the client ends its side too, no RST_STREAM is sent.
     client.send_frame(&Frame::data(1, flag::END_STREAM, "goodbye"));
     client.ping();
     assert_eq!(client.answer(1).reset, None, "{}", client.story());
@@ -312,10 +312,10 @@ fn without_the_setting_extended_connect_is_forbidden() {
     assert_eq!(backend.connections(), 0);
 }
 
-/// What a client sends that takes nothing.
+/// Bytes that the client sends while it reads nothing.
 const MUCH: usize = 16_000_000;
 
-/// A back end that says more than anybody takes, and takes all that comes.
+/// A backend that sends without end, and reads everything.
 fn talkative() -> Backend {
     Backend::start(|talk: &mut Talk| {
         let Some(request) = talk.read_head() else {
@@ -329,7 +329,7 @@ fn talkative() -> Backend {
         talk.send(head);
         let mut out = talk.stream().try_clone().expect("it is open");
         std::thread::scope(|scope| {
-            // Until the connection is shut down.
+            // Sends until the connection is shut down.
             scope.spawn(move || while out.write_all(&[b'x'; 65_536]).is_ok() {});
             let _ = talk.read_exactly(MUCH);
             talk.read_to_end();
@@ -337,14 +337,14 @@ fn talkative() -> Backend {
     })
 }
 
-/// A server that gives memory back to the system when it frees it.
+/// A server whose allocator returns freed memory to the system at once.
 fn measured(backend: &Backend) -> Server {
     Setup::new(&config(ON, &backend.url("/")))
         .variable("MIMALLOC_PURGE_DELAY", "0")
         .start()
 }
 
-/// Waits until the back end has got everything, and sees what the server holds of the other direction.
+/// Waits until the backend has received everything, and checks the memory that the server uses for the other direction.
 fn must_arrive(server: &Server, backend: &Backend, before: usize, what: &str) {
     eventually(&format!("all of it by {what}"), || {
         let received = backend.received(0);
@@ -383,7 +383,7 @@ fn a_client_of_http2_that_takes_nothing_is_heard_all_the_same() {
         let mut client = Http2::open(server.port(), &[]);
         client.send_frame(&request);
         client.read_until("the tunnel", |client| client.answer(1).status() == 200);
-        // Its windows stay shut: it takes no more than what they begin with.
+        // The client opens no windows: the server can send it only what the initial windows allow.
         for sent in (0..MUCH).step_by(8000) {
             client.read_until("a window", |client| {
                 client.allowed(1).min(client.allowed(0)) >= sent + 8000

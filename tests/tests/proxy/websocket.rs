@@ -1,4 +1,4 @@
-//! WebSockets through the reverse proxy: of a browser, and at the end of the server.
+//! WebSockets through the reverse proxy: with a browser, and when the server shuts down.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use h2o_tests::{Backend, Folder, Server, Service, Setup, Talk, browse};
 
 use super::kit::{config_of_paths, proxy};
 
-/// Sends messages of several lengths through a WebSocket and writes what came of them into the title. The image keeps the
-/// page from being complete before that.
+/// A page that sends messages of several lengths through a WebSocket, and writes the outcome into its title. Its image loads only after
+/// that, so that the browser waits.
 const PAGE: &str = "<!DOCTYPE html><title>wait</title><img src=/go/hold><script>
 const texts = [0, 1, 125, 126, 65535, 65536, 300000].map(length => 'm'.repeat(length));
 const scheme = location.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -26,7 +26,7 @@ socket.onclose = event => {
 };
 </script>";
 
-/// What the browser makes of the page over TLS or without, and the access log.
+/// Opens the page in a browser, over TLS or in cleartext, and checks the title and the access log.
 fn speak(is_secure: bool) {
     let folder = Folder::new();
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
@@ -63,16 +63,16 @@ fn a_browser_speaks_websocket_over_http1() {
 
 #[test]
 fn a_browser_speaks_websocket_over_a_stream_of_http2() {
-    // RFC 8441: there the browser gives no key, which the back end wants all the same.
+    // Over HTTP/2 the browser sends no `sec-websocket-key` (RFC 8441), which the HTTP/1 backend needs, so the proxy makes one.
     speak(true);
 }
 
-/// A close frame with the code 1001, and a client's answer to it.
+/// A close frame with the code 1001 (going away), and a client's answer to it.
 const GOING_AWAY: &[u8] = &[0x88, 2, 0x03, 0xe9];
 const ANSWER: &[u8] = &[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
 
-/// A back end that sends a frame and half of another one, and the rest with one more when the client says a word. It closes when
-/// it gets a close frame.
+/// A backend that sends a frame and half of another, and the rest of it with one more frame when the client has sent `word`. It closes the
+/// connection when it gets a close frame.
 fn chatty() -> Backend {
     Backend::start(|talk: &mut Talk| {
         let _ = talk.read_head();
@@ -89,7 +89,7 @@ fn chatty() -> Backend {
 fn must_have_ended(mut server: Server, backend: &Backend) {
     let status = server.wait(Duration::from_secs(15));
     assert_eq!(status.code(), Some(0), "{}", server.messages());
-    // The client's answer has reached the back end: it is the one that closed.
+    // The client's close frame has reached the backend, which has then closed the connection.
     assert!(backend.received(0).ends_with(&[b"word", ANSWER].concat()));
 }
 
@@ -105,7 +105,7 @@ fn the_end_of_the_server_is_not_kept_from_a_websocket_over_http1() {
     assert_eq!(client.read_exactly(begun.len()), begun);
     server.terminate();
     server.wait_for_message("gracefully shutting down");
-    // The server cannot say so within a frame.
+    // The server cannot send its close frame in the middle of the backend's frame.
     client.send("word");
     let rest = [b"rld", GOING_AWAY].concat();
     assert_eq!(client.read_exactly(rest.len()), rest);

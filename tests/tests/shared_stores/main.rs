@@ -1,4 +1,4 @@
-//! Servers that share ticket keys or sessions by memcached or Redis, which may be gone, slow or full of nonsense.
+//! Servers that share TLS ticket keys or sessions through memcached or Redis, and what they do when the store is down, slow or corrupted.
 
 mod sessions;
 mod tickets;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Service, Setup, run_with_input};
 
-/// A store with its configuration for the server.
+/// A kind of store, with the configuration by which the server uses it.
 #[derive(Clone, Copy, Debug)]
 enum Store {
     MemcachedBinary,
@@ -26,7 +26,7 @@ impl Store {
         }
     }
 
-    /// A server that uses the store for sessions (`cache`) or the keys of tickets (`ticket`).
+    /// Starts a server that keeps TLS sessions (`cache`) or ticket keys (`ticket`) in the store at this port.
     fn server(self, mode: &str, certificate: &Folder, port: u16) -> Server {
         let (name, more) = match self {
             Self::MemcachedBinary => ("memcached", ""),
@@ -52,7 +52,7 @@ hosts:
         Setup::new(&config).file("www/hello.txt", "hello").start()
     }
 
-    /// What the store says about an entry.
+    /// What the store answers when it is asked for the entry of this key.
     fn read(self, port: u16, key: &str) -> String {
         match self {
             Self::Redis => command(port, &format!("GET {key}\r\n")),
@@ -60,7 +60,7 @@ hosts:
         }
     }
 
-    /// Writes an entry, as another server or anybody else.
+    /// Writes an entry into the store, as another server or an attacker would.
     fn write(self, port: u16, key: &str, value: &str) {
         let len = value.len();
         let (text, want) = match self {
@@ -80,7 +80,7 @@ hosts:
     }
 }
 
-/// What a store answers to a command, the last one of a connection.
+/// Opens a connection to the store, sends a command and ends the client's side. Returns everything that the store answers.
 fn command(port: u16, text: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the store runs");
     stream.write_all(text.as_bytes()).expect("it reads");
@@ -98,7 +98,7 @@ fn certificate() -> Folder {
     folder
 }
 
-/// A handshake and a request, which must succeed.
+/// Makes a handshake and a request with `openssl s_client`, which must succeed. Returns what it prints.
 fn talk(server: &Server, args: &[&str]) -> String {
     let address = format!("127.0.0.1:{}", server.port());
     let fixed = ["s_client", "-ign_eof", "-connect", &address];
@@ -112,7 +112,7 @@ fn talk(server: &Server, args: &[&str]) -> String {
     text
 }
 
-/// Whether a session begun on one server goes on at another one.
+/// Whether a TLS session that was made on the first server can be resumed on the second.
 fn resumes(version: &str, first: &Server, second: &Server) -> bool {
     let session = first.folder.name_of("session");
     let _ = std::fs::remove_file(&session);

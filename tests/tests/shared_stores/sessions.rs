@@ -1,4 +1,4 @@
-//! Sessions of TLS 1.2, by their identifiers.
+//! Sessions of TLS 1.2 that are resumed by session id.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -12,10 +12,10 @@ use super::{STORES, Store, certificate, resumes, talk};
 
 const TLS12: &str = "-tls1_2";
 
-/// A session of a server, as its client has it.
+/// A TLS session as the client has it.
 struct Session {
     file: String,
-    /// What the client prints about it.
+    /// What `openssl s_client` prints about the session.
     text: String,
 }
 
@@ -31,14 +31,14 @@ impl Session {
         talk(server, &[TLS12, "-sess_in", &self.file]).contains("Reused, ")
     }
 
-    /// A line of what the client prints.
+    /// The rest of the line that begins with `name` in the client's output.
     fn line(&self, name: &str) -> &str {
         let lines = self.text.lines().map(str::trim);
         let mut lines = lines.filter_map(|line| line.strip_prefix(name));
         lines.next().expect("the client prints it")
     }
 
-    /// The key in the store.
+    /// The key of the session's entry in the store.
     fn key(&self) -> String {
         let digits = self.line("Session-ID: ");
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("it is hexadecimal");
@@ -46,12 +46,12 @@ impl Session {
         format!("h2o:ssl-session-cache:{}", URL_SAFE_NO_PAD.encode(id))
     }
 
-    /// What the store has of it, once that is there.
+    /// Waits until the store has the session, and returns the value of its entry.
     fn stored(&self, store: Store, port: u16) -> String {
         let key = self.key();
         eventually("the session is in the store", || {
             let answer = store.read(port, &key);
-            // Between the line of the length and the end.
+            // The value stands between the line with its length and the last line of the answer.
             answer
                 .split("\r\n")
                 .nth(1)
@@ -61,7 +61,7 @@ impl Session {
     }
 }
 
-/// Two servers that use the store already.
+/// Starts two servers, and waits until each resumes sessions of the other through the store.
 fn two_servers(store: Store, certificate: &Folder, port: u16) -> [Server; 2] {
     let servers = [(); 2].map(|()| store.server("cache", certificate, port));
     let [one, two] = &servers;
@@ -80,7 +80,7 @@ fn sessions_of_one_server_go_on_at_another() {
         let port = free_port();
         let service = store.start(&certificate, port);
         let [one, two] = two_servers(store, &certificate, port);
-        // While the store is gone, a server knows its own sessions, and makes full handshakes for others.
+        // While the store is down, a server resumes its own sessions, and makes full handshakes for sessions of other servers.
         service.kill();
         let session = Session::begin(&one);
         assert!(!session.goes_on_at(&two), "{store:?}");
@@ -172,7 +172,7 @@ fn a_store_that_is_not_there_costs_a_full_handshake() {
 fn a_store_that_does_not_answer_holds_nobody_up() {
     let certificate = certificate();
     for store in STORES {
-        // The kernel accepts connections, and nobody reads.
+        // The kernel accepts connections to this store, but no process reads from them.
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = listener.local_addr().expect("it is bound").port();
         let [one, two] = [(); 2].map(|()| store.server("cache", &certificate, port));
@@ -187,7 +187,7 @@ fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let port = listener.local_addr().expect("it is bound").port();
     let (asked, questions) = mpsc::channel();
-    // Answers the first question of a connection.
+    // This store answers only the first command on each connection.
     std::thread::spawn(move || {
         let mut open = Vec::new();
         for stream in listener.incoming() {
@@ -206,7 +206,7 @@ fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
             });
         }
     });
-    // The second one cannot find the first one's sessions by any other way.
+    // The first server uses another store, so the second one can look for its sessions only here, where there are none.
     let [one, two] =
         [free_port(), port].map(|port| Store::MemcachedAscii.server("cache", &certificate, port));
     eventually("the store is asked, and says nothing", || {

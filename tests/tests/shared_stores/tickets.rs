@@ -1,4 +1,4 @@
-//! Ticket keys.
+//! TLS ticket keys that servers share through a store.
 
 use std::net::TcpListener;
 
@@ -22,7 +22,7 @@ fn sessions_of_one_server_go_on_at_another() {
         }
         let before = store.read(port, ENTRY);
         assert_eq!(before.matches("- name: ").count(), 1, "{before}");
-        // The servers go on with their keys while the store is gone, and give them to the next one.
+        // While the store is down, the servers keep using their ticket keys; a store that starts empty gets the keys from them.
         service.kill();
         for version in VERSIONS {
             assert!(resumes(version, &one, &two), "{store:?} {version}");
@@ -64,7 +64,7 @@ fn keys_that_another_server_has_made_are_used() {
         let text = talk(&server, &["-tls1_2"]);
         let ticket = "    0000 - 07 07 07 07 07 07 07 07-07 07 07 07 07 07 07 07";
         assert!(text.contains(ticket), "{store:?}: {text}");
-        // It is older than a quarter of the lifetime: there is a new one besides, for later.
+        // The key in the store is older than a quarter of the lifetime, so the server adds a new one for later use.
         let text = store.read(port, ENTRY);
         assert!(text.contains(&format!("- name: {name}\n")), "{text}");
         assert_eq!(text.matches("- name: ").count(), 2, "{text}");
@@ -110,7 +110,7 @@ fn a_store_that_is_not_there_costs_a_full_handshake() {
 fn a_store_that_does_not_answer_holds_nobody_up() {
     let certificate = certificate();
     for store in STORES {
-        // The kernel accepts connections, and nobody reads.
+        // The kernel accepts connections to this store, but no process reads from them.
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = listener.local_addr().expect("it is bound").port();
         let server = store.server("ticket", &certificate, port);
