@@ -1,6 +1,6 @@
-//! Access control lists of `proxy.connect`.
+//! Address lists of `proxy.connect`.
 
-/// Each line is an entry. What is accepted says the same when it is written out in full, and no more than that.
+/// Each line of the input is an entry. An accepted entry means the same after it has been written out in full and parsed again.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,6 +1,6 @@
-//! Files of users, and rewriting of URLs.
+//! Files of users (`auth.basic`), and rewriting of URLs.
 
-/// A file of users; each line is the value of an `authorization` field, too.
+/// The input is a file of users; each of its lines is also used as the value of an `authorization` field.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -8,7 +8,7 @@ pub fn htpasswd(input: &[u8]) {
     h2o_handlers::fuzzing::htpasswd(input);
 }
 
-/// A regular expression, a line with the new URL, and a path that it is applied to.
+/// The input is a regular expression, a line with the new URL, and a path that the rule is applied to.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -2,7 +2,7 @@
 
 use h2o_upstream::{BackendHost, BackendUrl};
 
-/// What is read of a URL, put together again, is read as the same.
+/// The parts of a parsed URL, put together again, are parsed into the same parts.
 ///
 /// # Panics
 /// If an invariant does not hold.

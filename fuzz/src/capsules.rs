@@ -1,14 +1,14 @@
-//! Capsules with datagrams of UDP in them.
+//! Capsules (RFC 9297) that contain UDP datagrams.
 
 use h2o_handlers::fuzzing;
 
 use crate::{cuts, pieces};
 
-/// Bytes of the longest payload that UDP has (RFC 9298 §5).
+/// Bytes of the longest UDP payload (RFC 9298 §5).
 const MAX_PAYLOAD: usize = 65_527;
 
-/// The same datagrams are found however the bytes arrive, and what is found can be sent on. The first byte of the input
-/// says whether there are context identifiers, then come capsules.
+/// The reader finds the same datagrams however the bytes are cut, and each can be written as a capsule again. The first byte of the input
+/// says whether datagrams have context ids; then come capsules.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -33,7 +33,7 @@ pub fn capsules(input: &[u8]) {
     assert_eq!(again, (payloads, false));
 }
 
-/// A second reader, which has everything at once.
+/// A second reader, which gets all bytes at once. Returns the payloads, and whether a capsule was too long.
 fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
     let mut payloads = Vec::new();
     loop {
@@ -43,7 +43,7 @@ fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
             return (payloads, false);
         };
         let len = usize::try_from(len).expect("62 bits");
-        // An identifier may take eight bytes.
+        // A context id takes up to eight bytes in front of the payload.
         if kind == 0 && len > MAX_PAYLOAD + 8 {
             return (payloads, true);
         }
@@ -66,7 +66,7 @@ fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
     }
 }
 
-/// RFC 9000 §16.
+/// Takes a variable-length integer (RFC 9000 §16) off the front.
 fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (first, _) = bytes.split_first()?;
     let (bytes, rest) = bytes.split_at_checked(1 << (first >> 6))?;

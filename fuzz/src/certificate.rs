@@ -1,8 +1,8 @@
-//! X.509 certificates of clients' authorities, listeners and backends.
+//! X.509 certificates of authorities, listeners and backends.
 
 use h2o_tls::{Certificate, ocsp_validity, same_name, same_public_key};
 
-/// What is read of a certificate lies within it, and every name is the same as itself.
+/// The parts that are read of a certificate lie within its bytes, and comparing names is symmetric.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -33,15 +33,15 @@ pub fn certificate(input: &[u8]) {
     let names = certificate.alternative_names();
     let count = names.map_or(0, Iterator::count);
     assert!(count <= input.len());
-    // What may issue others for servers may be trusted to.
+    // A certificate that may issue server certificates must be one that can be a trusted root.
     assert!(!certificate.may_issue_plainly(0) || certificate.may_be_root());
     assert!(!certificate.may_issue_plainly(1) || certificate.may_issue_plainly(0));
 }
 
-/// The serial number of the certificate in the seeds.
+/// The serial number of the certificate that the seed responses are about.
 const SERIAL: &[u8] = &[0x12, 0x34];
 
-/// A response is read to its end or refused, and one that is accepted is neither part of a longer one nor contains a shorter one.
+/// An OCSP response is accepted only if its bytes end where its structure ends: one byte more or less is refused.
 ///
 /// # Panics
 /// If an invariant is violated.

@@ -1,4 +1,4 @@
-//! Chunked bodies, against a second reader that is as plain as it can be.
+//! Chunked bodies, compared with a second reader that is as simple as possible.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{cuts, pieces};
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Bodies are read alike however they arrive, as the grammar has it, and as they were written.
+/// Bodies are read the same however the bytes are cut, as the grammar demands, and as they were written.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -19,7 +19,7 @@ pub fn chunked_body(input: &[u8]) {
     for cuts in cuts(input) {
         assert_eq!(read(pieces(input, &cuts)), whole, "cut at {cuts:?}");
     }
-    // The limits are not in the grammar; inputs that can reach one are not compared.
+    // The second reader does not know the engine's limits, so inputs long enough to reach one are not compared.
     if input.len() < 4000 {
         assert_eq!(whole, read_plainly(input));
     } else if let Body::Complete(content) = &whole {
@@ -49,7 +49,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Body {
         match event {
             Event::Data(data) => content.extend_from_slice(data),
             Event::Refused(_) if !is_complete => return Body::Broken,
-            // What follows the body is another request, well-formed or not.
+            // The bytes after the body belong to another request, which may be malformed.
             Event::BodyEnd => {
                 is_complete = true;
                 break;
@@ -66,7 +66,8 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Body {
     }
 }
 
-/// RFC 9112 §7.1, one rule after the other. What is cut off counts as incomplete if it can be completed.
+/// Reads a body by the rules of RFC 9112 §7.1, one after the other. A body that is cut off counts as incomplete if more bytes could
+/// complete it.
 fn read_plainly(input: &[u8]) -> Body {
     let mut rest = input;
     let mut content = Vec::new();
@@ -86,7 +87,7 @@ fn read_plainly(input: &[u8]) -> Body {
                 None => Body::Broken,
             };
         }
-        // The largest limit there is can be reached with one chunk.
+        // A chunk can be so large that the body exceeds the largest limit that can be set.
         if size.saturating_add(content.len() as u64) == u64::MAX && !after.is_empty() {
             return Body::Broken;
         }
@@ -106,7 +107,7 @@ fn read_plainly(input: &[u8]) -> Body {
     }
 }
 
-/// The text before CRLF and what follows; `None` if there is no CRLF.
+/// The text before the first CRLF, and the bytes after it; `None` if there is no CRLF.
 fn split_line(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = input.windows(2).position(|pair| pair == b"\r\n")?;
     Some((&input[..end], &input[end + 2..]))
@@ -136,13 +137,13 @@ fn is_rest_of_size(rest: &[u8]) -> bool {
     }
 }
 
-/// True if `input`, which has no CRLF, can become a size line.
+/// Whether `input`, which has no CRLF, can be the beginning of a line with a chunk size.
 fn is_size_line_start(input: &[u8]) -> bool {
     let line = input.strip_suffix(b"\r").unwrap_or(input);
     input.is_empty() || size_of_line(line).is_some()
 }
 
-/// True if the trailer section ends, false if it can end later, `None` if it cannot.
+/// Whether the trailer section is complete (true), or more bytes could complete it (false); `None` if it is malformed.
 fn read_trailers(mut rest: &[u8]) -> Option<bool> {
     let mut fields = 0;
     loop {
@@ -181,7 +182,7 @@ fn is_text(byte: &u8) -> bool {
     *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f)
 }
 
-/// Sends `input` as content, in pieces that its bytes determine, and reads it back.
+/// Sends `input` as the content of a request, cut into pieces by the values of its bytes, and reads it back.
 fn write_and_read(input: &[u8]) {
     let mut client = ClientConnection::new(Arc::default());
     let request = ClientRequest {

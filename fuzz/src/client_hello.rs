@@ -1,6 +1,6 @@
-//! The first bytes of a client of a TLS listener.
+//! The first bytes that a TLS listener receives from a client.
 
-/// However they come in they are seen alike, and a name that rustls would refuse is hidden from it and from nobody else.
+/// The bytes are understood the same however they are cut. An SNI that rustls would refuse is hidden from rustls, and only such an SNI.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,7 +1,7 @@
 //! Conditional requests.
 
-/// A file counts as unchanged only for a client that names its tag or a date. A line each is the value of
-/// `If-None-Match`, `If-Modified-Since`, `If-Range` and a second `If-None-Match`.
+/// A file counts as unchanged only if the client names its entity-tag or a date. The lines of the input are the values of `If-None-Match`,
+/// `If-Modified-Since`, `If-Range` and a second `If-None-Match`.
 ///
 /// # Panics
 /// If an invariant does not hold.

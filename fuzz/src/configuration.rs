@@ -2,15 +2,15 @@
 
 use h2o_config::{Memory, Node, Value, load};
 
-/// How many nodes of a tree are looked at: shared ones are few, but may be reached in very many ways.
+/// Number of nodes of a tree that are checked: a shared node may be reached in very many ways.
 const MAX_NODES: usize = 20_000;
 
-/// Any bytes make a tree or an error that says where, the same one each time.
+/// Loading twice gives the same tree, or the same error with a position.
 ///
 /// # Panics
 /// If an invariant does not hold.
 pub fn configuration(input: &[u8]) {
-    // The file can include itself, and one of the same content that is not being read yet.
+    // The input can include itself (`h2o.conf`), and a file with the same content that is not yet being read (`other.conf`).
     let source = Memory::new()
         .file("h2o.conf", input)
         .file("other.conf", input)
@@ -42,7 +42,7 @@ fn check(one: &Node, other: &Node, lines: usize, depth: usize, left: &mut usize)
     }
     *left -= 1;
     assert_eq!(one.pos, other.pos);
-    // Positions are counted from 1, and lie within a file, its end included.
+    // Line and column are counted from 1, and may be one past the end of the file.
     let line = usize::try_from(one.pos.line()).unwrap_or(usize::MAX);
     assert!(
         (1..=lines.max(2) + 1).contains(&line),

@@ -1,6 +1,6 @@
-//! What FastCGI applications send.
+//! Bytes that FastCGI applications send.
 
-/// The header block of a response.
+/// The input is the header block of a response.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -8,7 +8,7 @@ pub fn fastcgi_head(input: &[u8]) {
     h2o_handlers::fuzzing::fastcgi_head(input);
 }
 
-/// Records, and parameters.
+/// The input is read as records, and as encoded parameters.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,6 +1,6 @@
-//! The fields in which proxies name clients.
+//! The fields `x-forwarded-for` and `forwarded`, in which proxies name the client.
 
-/// Whatever a client writes into the field, the address that a proxy adds behind it is found.
+/// Whatever a client writes into the field, the address that a proxy appends to it is found.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,9 +1,9 @@
-//! Field blocks (RFC 7541): reading anything, and reading what we write.
+//! HPACK (RFC 7541): decoding any bytes, and decoding what the encoder writes.
 
 use h2o_http::{Known, Name, StatusCode, is_token};
 use h2o_http2::hpack::{Decoder, Encoder, FieldName, Flaws, HpackError, Pseudo};
 
-/// Cuts the input into parts, each behind a byte that says how long it is.
+/// Cuts the input into parts; the byte before each part is its length.
 fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = input.split_first()?;
@@ -13,7 +13,7 @@ fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What the table of a decoder holds, by the measure of RFC 7541 §4.1.
+/// Size of a decoder's dynamic table, as RFC 7541 §4.1 counts it.
 fn table_size(decoder: &Decoder) -> usize {
     decoder
         .entries()
@@ -21,7 +21,7 @@ fn table_size(decoder: &Decoder) -> usize {
         .sum()
 }
 
-/// Blocks that one decoder is given one after the other: tables stay within their size, and flaws are found.
+/// The input is a series of field blocks for one decoder: the dynamic table stays within its size, and errors are found.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -65,8 +65,8 @@ fn read(decoder: &mut Decoder, block: &[u8]) -> Result<Fields, HpackError> {
     Ok(fields)
 }
 
-/// Fields that an encoder writes are those a decoder reads, and the tables of the two agree. A part of the input is a
-/// field: a byte that says what to do, then its text.
+/// A decoder reads the fields that the encoder has written, and both have the same dynamic table. Each part of the input is a field: a byte
+/// that says which kind, then its text.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -93,7 +93,7 @@ pub fn hpack_round_trip(input: &[u8]) {
     check(&encoder, &mut decoder, &mut block, &mut want);
 }
 
-/// Writes one field, and gives it.
+/// Writes one field, and returns it.
 fn write(encoder: &mut Encoder, what: u8, text: &[u8], block: &mut Vec<u8>) -> (String, Vec<u8>) {
     const PSEUDO: [Pseudo; 6] = [
         Pseudo::Authority,
@@ -114,7 +114,7 @@ fn write(encoder: &mut Encoder, what: u8, text: &[u8], block: &mut Vec<u8>) -> (
         Known::Via,
     ];
     let which = usize::from(what / 8);
-    // Names of a few letters, so that some come again.
+    // The names consist of few different letters, so that some are repeated.
     let other: String = text
         .iter()
         .take(which)
@@ -142,7 +142,7 @@ fn write(encoder: &mut Encoder, what: u8, text: &[u8], block: &mut Vec<u8>) -> (
             encoder.never_indexed(Name::Known(known), text, block);
             (known.as_str().to_owned(), text.to_vec())
         }
-        // Long values, which drive others out of the table.
+        // A long value evicts other entries from the dynamic table.
         5 => {
             let value = text.repeat(20);
             encoder.field(Name::from_lower("x-long"), &value, block);
@@ -171,7 +171,7 @@ fn check(
     });
     assert_eq!(read, Ok(()));
     assert_eq!(&got, want);
-    // Names of our entries that have an index are not kept, so values tell.
+    // The encoder does not store the names of entries with a static name, so only values are compared.
     let theirs: Vec<_> = decoder.entries().map(|(_, value)| value).collect();
     let ours: Vec<_> = encoder.entries().map(|(_, value)| value).collect();
     assert!(theirs.starts_with(&ours), "the tables differ");

@@ -1,4 +1,4 @@
-//! The HTTP/2 client role on anything a server may send.
+//! The client role of HTTP/2 with any bytes from a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::http2_output::Output;
 use crate::server::fields;
 use crate::{cuts, pieces};
 
-/// Responses are read alike however they arrive, and only complete ones pass for complete. Five requests are
-/// outstanding: GET, HEAD, POST with content, CONNECT, POST whose content waits.
+/// Responses are read the same however the bytes are cut, and only complete ones are reported as complete. Five requests are open: GET,
+/// HEAD, POST with content, CONNECT, and POST whose content is not there yet.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -30,7 +30,7 @@ pub fn http2_client(input: &[u8]) {
     }
 }
 
-/// Bytes of each request.
+/// Bytes of content of each request that has content.
 const CONTENT: usize = 40_000;
 static BODY: [u8; CONTENT] = [b'x'; CONTENT];
 const WINDOW: u32 = 20_000;
@@ -115,7 +115,7 @@ impl Driven {
             .request(&head, !is_open, &mut self.out)
             .expect("the server has not said a word");
         let id = self.connection.stream_id(key).get();
-        // The last one has nothing to send yet.
+        // The content of the fifth request is not there yet.
         self.connection.set_content(key, id == 5);
         let stream = Stream {
             id,
@@ -256,7 +256,7 @@ impl Driven {
         }
         assert!(!self.connection.has_streams(), "a stream leaked");
         if self.is_over {
-            // Whoever breaks the protocol is told so, and resets behind that mean nothing.
+            // After a connection error the engine has sent GOAWAY, and later RST_STREAM frames do not matter.
             return;
         }
         self.output.take(&mut self.out);
@@ -271,7 +271,7 @@ fn head_event(id: u32, head: &ClientResponse, end_stream: bool) -> Event {
     Event::Head(id, status, head.body, fields(&head.headers), end_stream)
 }
 
-/// What holds for every head that is accepted.
+/// Invariants of every response head that the engine accepts.
 fn check_head(head: &ClientResponse) {
     assert!(head.headers.len() <= MAX_FIELDS as usize);
     for field in head.headers.iter() {

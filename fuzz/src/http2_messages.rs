@@ -1,4 +1,4 @@
-//! Messages over HTTP/2, written by hand; and requests as the server role reads them.
+//! Writes HTTP/2 messages as frames by hand, and reads requests with the server role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,37 +8,38 @@ use h2o_http2::{Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 use h2o_testkit::http2::{Frame, PREFACE, encode, flag, kind};
 
-/// A request as a server has it.
+/// A request as the server role has read it.
 #[derive(Clone, Default)]
 pub(crate) struct Incoming {
     pub(crate) head: RequestHead,
     pub(crate) content: Vec<u8>,
-    /// Nothing is missing.
+    /// Whether the request is complete.
     pub(crate) is_whole: bool,
 }
 
-/// The longest frame that may be sent without being asked for (RFC 9113 §4.2).
+/// The longest frame payload that may be sent without permission (RFC 9113 §4.2).
 const MAX_FRAME: usize = 16_384;
 
-/// How a request is put into frames.
+/// How a message is put into frames.
 #[derive(Clone, Copy)]
 pub(crate) struct Framing {
-    /// The end comes in a frame of its own.
+    /// Whether END_STREAM is sent in an empty DATA frame of its own.
     pub(crate) ends_apart: bool,
-    /// The end does not come.
+    /// Whether END_STREAM is missing.
     pub(crate) has_no_end: bool,
-    /// Bytes of content in a frame.
+    /// Bytes of content in each DATA frame.
     pub(crate) piece: usize,
 }
 
-/// What a client sends: `text` is lines `name: value`, an empty line, content; behind a line `--` lines of trailers.
+/// Writes the bytes of a client: `text` is lines `name: value`, an empty line and the content; a line `--` and lines of trailers may
+/// follow.
 pub(crate) fn write(text: &[u8], framing: Framing) -> Vec<u8> {
     let mut out = [PREFACE, &Frame::settings(&[]).bytes()].concat();
     write_message(text, framing, &mut out);
     out
 }
 
-/// What a server sends. Ahead of the final head there may be others, which end with a line `--`.
+/// Writes the bytes of a server. Informational heads, each followed by a line `--`, may precede the final head.
 pub(crate) fn write_response(text: &[u8], framing: Framing) -> Vec<u8> {
     let mut out = Frame::settings(&[]).bytes();
     let mut rest = text;
@@ -91,7 +92,7 @@ fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
         .split(|&byte| byte == b'\n')
         .filter(|line| !line.is_empty())
     {
-        // The names of pseudo fields begin with a colon.
+        // A colon at the beginning belongs to the name of a pseudo-header field.
         let (name, value) = match line[1..].windows(2).position(|pair| pair == b": ") {
             Some(at) => (&line[..at + 1], &line[at + 3..]),
             None => (line, &b""[..]),
@@ -118,7 +119,7 @@ fn section(lines: &[u8], is_end: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what a client has sent, all of which is there. What the server refuses is left out.
+/// Reads everything that a client has sent, with the server role. Requests that the role refuses are left out.
 pub(crate) fn read(bytes: &[u8]) -> Vec<Incoming> {
     let now = any_moment();
     let mut server = ServerConnection::new(Arc::new(Settings::default()), None, now);

@@ -1,28 +1,28 @@
-//! What an HTTP/2 engine writes, read by code that shares nothing with it but HPACK.
+//! Reads what an HTTP/2 engine writes, with code that shares only HPACK with the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use h2o_http2::hpack::{Decoder, HpackError};
 
-/// Names and values of a field section, pseudo fields among them.
+/// Names and values of a field section, with its pseudo-header fields.
 pub(crate) type Section = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Reads one direction of a connection.
+/// Reader of one direction of a connection.
 pub(crate) struct Output {
     bytes: Vec<u8>,
     decoder: Decoder,
     section: Option<(u32, u8, Vec<u8>)>,
-    /// Field sections by stream.
+    /// Field sections of each stream.
     pub(crate) sections: BTreeMap<u32, Vec<Section>>,
     pub(crate) ended: BTreeSet<u32>,
     pub(crate) reset: BTreeSet<u32>,
-    /// Bytes of content by stream.
+    /// Bytes of content of each stream.
     pub(crate) content: BTreeMap<u32, usize>,
-    /// The stream of each frame with content, and where in `all` that lies.
+    /// The stream of each DATA frame, and the range of its content in `all`.
     pieces: Vec<(u32, Range<usize>)>,
     pub(crate) has_goaway: bool,
-    /// What was written, as it goes out.
+    /// All bytes that the engine has written.
     pub(crate) all: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Output {
         }
     }
 
-    /// Takes what was written, which is whole frames.
+    /// Takes over bytes that the engine has written; they must be complete frames.
     pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
         self.all.extend_from_slice(out);
         self.bytes.append(out);
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// The content of a stream.
+    /// The content that was sent on a stream.
     pub(crate) fn content_of(&self, stream: u32) -> Vec<u8> {
         let pieces = self.pieces.iter().filter(|(of, _)| *of == stream);
         pieces

@@ -1,4 +1,4 @@
-//! The HTTP/2 server role on anything a client may send.
+//! The server role of HTTP/2 with any bytes from a client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::http2_output::Output;
 use crate::server::fields;
 use crate::{cuts, pieces};
 
-/// Frames are read alike however they arrive; what the engine reports makes sense, and so does what it writes. The
-/// first byte of the input says what the server is like, then come the frames behind the client's preface.
+/// Frames are read the same however the bytes are cut, and the engine's events and output are consistent. The first byte of the input
+/// selects settings of the server; then come the frames after the client's preface.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -33,7 +33,7 @@ pub fn http2_server(input: &[u8]) {
     }
 }
 
-/// Bytes of each response.
+/// Bytes of content of each response.
 const CONTENT: usize = 40_000;
 static BODY: [u8; CONTENT] = [b'x'; CONTENT];
 const MAX_STREAMS: u32 = 5;
@@ -69,7 +69,7 @@ struct Driven {
     is_over: bool,
 }
 
-/// Events, and the bytes written.
+/// Runs the engine over the pieces of the input. Returns its events, and the bytes that it has written.
 fn run<'a>(
     options: u8,
     pieces: impl Iterator<Item = &'a [u8]>,
@@ -121,7 +121,7 @@ impl Driven {
         };
         assert!(step.taken <= self.input.len());
         assert!(self.connection.retained() < 256 << 10, "memory is bounded");
-        // What is done between two steps hangs on events alone, so that cuts do not matter.
+        // Actions of the test depend on events only, not on the cuts of the input.
         let is_done = step.received == Received::NeedMore;
         if step.received == Received::Charged {
             let is_rejection = self.connection.take_rejected().is_some();
@@ -247,7 +247,7 @@ impl Driven {
         self.connection.set_content(stream, true);
     }
 
-    /// Sends what the windows allow. Streams that are done with are released.
+    /// Sends as much content as the windows allow. Streams that are finished are released.
     fn send(&mut self) {
         while let Some((key, max)) = self.connection.poll_send() {
             let state = &mut self
@@ -288,7 +288,7 @@ impl Driven {
     }
 }
 
-/// What holds for every head that no refusal comes with.
+/// Invariants of every request head that the engine accepts.
 fn check_head(head: &RequestHead) {
     assert!(is_token(head.method.as_str().as_bytes()));
     let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;

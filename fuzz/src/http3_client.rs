@@ -1,4 +1,4 @@
-//! The HTTP/3 client role on anything a server may send.
+//! The client role of HTTP/3 with any bytes from a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use h2o_http3::{
 
 use crate::server::fields;
 
-/// What comes on streams is read alike however it is cut, and what the engine reports makes sense. Five requests are outstanding. The
-/// first byte of the input says what the client is like. Then come parts: the stream and what happens to it, a length, bytes.
+/// Streams are read the same however their bytes are cut, and the engine's events are consistent. Five requests are open. The first byte of
+/// the input selects settings of the client. Then come parts: a byte with the stream and what happens to it, a length, and bytes.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -32,7 +32,8 @@ pub fn http3_client(input: &[u8]) {
 
 const REQUESTS: u64 = 5;
 
-/// Whether two runs found the same. In pieces, what comes in front of a wrong instruction for the table may still let a section be read.
+/// Whether two runs have found the same. When an instruction for the QPACK table is malformed, the run in pieces may have read a field
+/// section before it.
 fn is_same(whole: &[Event], cut: &[Event]) -> bool {
     match (whole.split_last(), cut.split_last()) {
         (
@@ -63,7 +64,7 @@ struct State {
 
 struct Driven {
     connection: ClientConnection,
-    /// By stream: what was not taken, and whether the stream ended behind it.
+    /// By stream: the bytes that the engine has not taken yet, and whether the stream ends after them.
     input: BTreeMap<u64, (Vec<u8>, bool)>,
     streams: BTreeMap<u64, (StreamKey, State)>,
     next: u64,
@@ -107,7 +108,7 @@ fn run(options: u8, mut parts: &[u8], piece: usize) -> Vec<Event> {
 }
 
 impl Driven {
-    /// What a part of the input says: five bits for the stream, then whether it ends, is reset or is stopped.
+    /// Executes a part of the input: five bits of `what` choose the stream, the others whether it ends, is reset or is stopped.
     fn part(&mut self, what: u8, bytes: &[u8], piece: usize) {
         let id = match what & 31 {
             number @ ..16 => 4 * (u64::from(number) % REQUESTS),

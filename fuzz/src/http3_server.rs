@@ -1,4 +1,4 @@
-//! The HTTP/3 server role on anything a client may send.
+//! The server role of HTTP/3 with any bytes from a client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use h2o_testkit::http3::{Frame, kind};
 
 use crate::server::fields;
 
-/// What comes on streams is read alike however it is cut; what the engine reports makes sense, and so does what it writes. The first
-/// byte of the input says what the server is like. Then come parts: the stream and what happens to it, a length, bytes.
+/// Streams are read the same however their bytes are cut, and the engine's events and output are consistent. The first byte of the input
+/// selects settings of the server. Then come parts: a byte with the stream and what happens to it, a length, and bytes.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -36,7 +36,8 @@ pub fn http3_server(input: &[u8]) {
 
 const MAX_STREAMS: u32 = 5;
 
-/// Whether two runs found the same. In pieces, what comes in front of a wrong instruction for the table may still let a section be read.
+/// Whether two runs have found the same. When an instruction for the QPACK table is malformed, the run in pieces may have read a field
+/// section before it.
 fn is_same(whole: &[Event], cut: &[Event]) -> bool {
     match (whole.split_last(), cut.split_last()) {
         (
@@ -70,7 +71,7 @@ struct Stream {
 struct Driven {
     connection: ServerConnection,
     options: u8,
-    /// By stream: what was not taken, and whether the stream ended behind it.
+    /// By stream: the bytes that the engine has not taken yet, and whether the stream ends after them.
     input: BTreeMap<u64, (Vec<u8>, bool)>,
     streams: BTreeMap<usize, (StreamKey, Stream)>,
     next: [u64; 2],
@@ -112,7 +113,7 @@ fn run(options: u8, mut parts: &[u8], piece: usize) -> Vec<Event> {
 }
 
 impl Driven {
-    /// What a part of the input says: five bits for the stream, then whether it ends, is reset or is stopped.
+    /// Executes a part of the input: five bits of `what` choose the stream, the others whether it ends, is reset or is stopped.
     fn part(&mut self, what: u8, bytes: &[u8], piece: usize) {
         let id = match what & 31 {
             number @ ..16 => 4 * u64::from(number),
@@ -285,7 +286,7 @@ impl Driven {
         if refusal == "None" {
             check_head(head);
         }
-        // Whether a request has content is known by its end, which may come alone.
+        // The event does not say whether the request has content, because the stream may end later without any.
         let (method, target) = (head.method.as_str(), head.target().escape_ascii());
         let line = format!("{method} {target} {refusal}");
         self.events
@@ -353,7 +354,7 @@ impl Driven {
     }
 }
 
-/// What holds for every head that no refusal comes with.
+/// Invariants of every request head that the engine accepts.
 fn check_head(head: &RequestHead) {
     assert!(is_token(head.method.as_str().as_bytes()));
     let is_visible = |byte: &u8| *byte > b' ' && *byte != 0x7f;

@@ -64,11 +64,11 @@ pub use ruby::{ruby_json, ruby_patterns, ruby_values};
 pub use ticket_store::{stored_session, ticket_store};
 pub use tls_client::{tls_handshake, tls_records};
 
-/// Panics if the input breaks an invariant.
+/// A fuzz target: panics if the input breaks an invariant.
 pub type Target = fn(&[u8]);
 
-/// All targets by name. A new one needs a line here, a function in `src/`, a file in `fuzz_targets/` with
-/// its `[[bin]]` in Cargo.toml, and some seeds in `corpus/NAME/`; the replay test tells what is missing.
+/// All targets by name. A new target needs a line here, a function in `src/`, a file in `fuzz_targets/` with its `[[bin]]` in Cargo.toml,
+/// and some seeds in `corpus/NAME/`; the replay test names what is missing.
 pub const TARGETS: &[(&str, Target)] = &[
     ("acl", acl),
     ("backend_url", backend_url),
@@ -109,8 +109,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("tls_records", tls_records),
 ];
 
-/// Ways to cut an input of that length in two or more: positions to cut at, in order. Which, depends on
-/// the input, so that a fuzzer can look for the bad ones.
+/// Ways to cut an input into two or more pieces: for each way the positions of the cuts, in order. They depend on the bytes of the input,
+/// so that a fuzzer can search for cuts that fail.
 fn cuts(input: &[u8]) -> Vec<Vec<usize>> {
     let len = input.len();
     let mixed = input.iter().fold(len, |sum, &byte| {
@@ -120,7 +120,7 @@ fn cuts(input: &[u8]) -> Vec<Vec<usize>> {
     let mut two = [within(mixed), within(mixed / 7)];
     two.sort_unstable();
     let mut ways = vec![vec![within(mixed / 3)], two.to_vec()];
-    // Byte by byte, unless that takes too long.
+    // One way cuts the input into single bytes, unless it is too long for that.
     if len <= 2048 {
         ways.push((1..len).collect());
     }

@@ -1,8 +1,8 @@
-//! Path normalisation, authorities and references.
+//! Normalisation of paths, authorities and URI references.
 
 use h2o_http::{Reference, RequestHead, authority, path as paths};
 
-/// Normal forms have no dot segments, authorities split without loss, references lead to targets.
+/// Normalised paths have no dot segments, authorities are split without loss, and references lead to valid targets.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -37,7 +37,7 @@ fn check_path(input: &[u8]) {
     }
 }
 
-/// A NUL anywhere in the path, also in a segment that `..` removes.
+/// Whether the path contains a NUL anywhere, also in a segment that `..` removes.
 fn normal_has_nul(raw: &[u8]) -> bool {
     raw.contains(&0) || raw.windows(3).any(|escape| escape == b"%00")
 }
@@ -76,7 +76,7 @@ fn check_reference(input: &[u8]) {
     };
     for byte in b"?# \r\n\0" {
         let authority = reference.authority.unwrap_or_default();
-        // Between brackets a path may stand.
+        // The text between brackets is not checked, so it may contain these characters.
         assert!(authority.starts_with(b"[") || !authority.contains(byte));
     }
     for current in [&b"/a/b?c"[..], b"/", b"*", b""] {

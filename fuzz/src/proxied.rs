@@ -1,4 +1,4 @@
-//! Paths that a proxy answers, and requests that were routed there.
+//! A path that is forwarded to a backend, and requests for it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use h2o_exchange::{
 use h2o_http::RequestHead;
 use h2o_upstream::BackendUrl;
 
-/// A path that is answered by a backend.
+/// A path of a site that is forwarded to a backend.
 pub(crate) struct Proxied {
     worker: Rc<Worker>,
     site: Rc<LocalSite>,
     connection: Rc<ConnectionInfo>,
     pub(crate) backend: BackendUrl,
-    /// The key of the path.
+    /// The key of the path in the configuration.
     pub(crate) mount: &'static str,
 }
 
-/// What stands in for the authority of requests that have none.
+/// The authority that is used for requests without one.
 pub(crate) const HOST: &str = "default";
 
 impl Proxied {
-    /// The path `mount` of a site with these directives at its global level.
+    /// The path `mount`, forwarded to `backend`, in a site with these directives at its global level.
     pub(crate) fn new(directives: &str, mount: &'static str, backend: &str) -> Self {
         let shared = Shared {
             started: Duration::ZERO,
@@ -52,7 +52,7 @@ impl Proxied {
         }
     }
 
-    /// A request that has come; `None` if it is for another path.
+    /// The exchange for a request; `None` if the request is for another path.
     pub(crate) fn exchange(&self, request: &RequestHead) -> Option<Exchange> {
         let (worker, site) = (Rc::clone(&self.worker), Rc::clone(&self.site));
         let mut exchange = Exchange::new(worker, site, Rc::clone(&self.connection));

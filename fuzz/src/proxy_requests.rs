@@ -1,4 +1,4 @@
-//! Requests on their way through the proxy: what the backend understands is what we meant.
+//! Requests that the proxy forwards: the backend understands what the client's request means.
 
 mod http1;
 mod http2;
@@ -19,8 +19,8 @@ use crate::proxied::Proxied;
 use crate::server::{Driven, Event};
 use options::Options;
 
-/// Three bytes of [`Options`], then what a client sends: bytes over HTTP/1, or what [`http2_messages::write`] makes frames
-/// of. Each request that is taken goes to a backend over HTTP/1 and over HTTP/2, and is read there by other code.
+/// The input is three bytes of [`Options`], then what a client sends: bytes over HTTP/1, or text from which [`http2_messages::write`] makes
+/// frames. Each accepted request is sent to a backend over HTTP/1 and over HTTP/2, and read there by other code.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -42,7 +42,7 @@ pub fn proxy_requests(input: &[u8]) {
     }
 }
 
-/// The requests of a connection, as the engine understands them.
+/// The requests of an HTTP/1 connection, as the server role reads them.
 fn over_http1(bytes: &[u8]) -> Vec<Incoming> {
     let mut driven = Driven::new(Settings {
         limit_request_body: 100_000,
@@ -70,18 +70,18 @@ fn over_http1(bytes: &[u8]) -> Vec<Incoming> {
     requests
 }
 
-/// A request as it goes out.
+/// A request that is sent to the backend.
 struct Outgoing<'a> {
     proxied: &'a Proxied,
     options: Options,
     incoming: &'a Incoming,
-    /// With the authority that stands in for a missing one.
+    /// The client's request; a missing authority has been replaced.
     request: RequestHead,
     protocol: Protocol,
     head: RequestHead,
     forwards_expectation: bool,
     holds_content: bool,
-    /// The content is known as a whole when the request is sent.
+    /// Whether all of the content is known when the request is sent.
     is_complete: bool,
 }
 
@@ -112,7 +112,7 @@ fn forward(proxied: &Proxied, options: Options, incoming: &Incoming, protocol: P
     };
     let asks_for_tunnel = head.body == BodyLength::Tunnel;
     if asks_for_tunnel && protocol == Protocol::Http2 {
-        // Upgrades that only HTTP/1 has go that way.
+        // The proxy sends upgrades to protocols that exist over HTTP/1 only by HTTP/1.
         let token = request.upgrade();
         if !token.is_empty() && !token.eq_ignore_ascii_case(b"connect-udp") {
             return;
@@ -141,8 +141,8 @@ fn forward(proxied: &Proxied, options: Options, incoming: &Incoming, protocol: P
     }
 }
 
-/// Puts the content where the server would. Gives whether it is complete when the request is sent; `None` if no handler is
-/// ever asked.
+/// Puts the content into the exchange as the server would. Returns whether it is complete when the request is sent; `None` if no handler
+/// would run.
 fn give_content(exchange: &mut Exchange, options: Options, incoming: &Incoming) -> Option<bool> {
     let content = Bytes::copy_from_slice(&incoming.content);
     exchange.body = match incoming.head.body {

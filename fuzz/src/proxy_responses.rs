@@ -1,4 +1,4 @@
-//! Responses on their way through the proxy: what the client understands is what the backend has said.
+//! Responses that the proxy forwards: the client understands what the backend's response means.
 
 mod backend;
 mod handed;
@@ -14,8 +14,9 @@ use crate::{cuts, pieces};
 use options::Options;
 use request::ask;
 
-/// Three bytes of [`Options`], then what a backend sends: bytes over HTTP/1, or what [`http2_messages::write_response`]
-/// makes frames of. The response goes to a client over HTTP/1 and to one over HTTP/2, and is read there by other code.
+/// The input is three bytes of [`Options`], then what a backend sends: bytes over HTTP/1, or text from which
+/// [`http2_messages::write_response`] makes frames. The response goes to a client over HTTP/1 and to one over HTTP/2, and is read there by
+/// other code.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -43,7 +44,7 @@ pub fn proxy_responses(input: &[u8]) {
         assert_eq!(parts, whole, "cut at {cuts:?}");
     }
     by_http1.check_ends(bytes, &whole);
-    // Who asks for it makes no difference.
+    // The version of the client's connection makes no difference for how the response is read.
     assert_eq!(by_http2.read([bytes].into_iter()), whole);
     by_http1.hand_on(&whole);
     by_http2.hand_on(&whole);

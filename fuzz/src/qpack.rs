@@ -1,4 +1,4 @@
-//! QPACK (RFC 9204): reading anything, and reading what we write.
+//! QPACK (RFC 9204): decoding any bytes, and decoding what the encoder writes.
 
 use h2o_http::{Known, Name, StatusCode, is_token};
 use h2o_http3::StreamId;
@@ -6,7 +6,7 @@ use h2o_http3::qpack::{Decoded, Decoder, Encoder, FieldName, Flaws, Pseudo, Qpac
 use h2o_testkit::http3 as other;
 use h2o_testkit::http3::instruction;
 
-/// Cuts the input into parts, each behind a byte that says how long it is.
+/// Cuts the input into parts; the byte before each part is its length.
 fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (len, rest) = input.split_first()?;
@@ -16,8 +16,8 @@ fn parts(mut input: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Instructions and sections that one decoder is given: memory is bounded, flaws are found, and it does not matter how instructions
-/// are cut. A part of the input begins with a byte that says which of the two it is.
+/// The parts of the input are encoder instructions or field sections for one decoder; the first byte of each says which. The decoder's
+/// memory is bounded, errors are found, and it makes no difference how instructions are cut.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -86,7 +86,7 @@ fn read(
     Ok((fields, decoded, out))
 }
 
-/// The encoder, and a decoder of other making that panics at what the RFC forbids.
+/// The engine's encoder, and a separately written decoder, which panics at everything that the RFC forbids.
 struct Pair {
     encoder: Encoder,
     peer: other::Decoder,
@@ -94,8 +94,8 @@ struct Pair {
     acknowledgements: Vec<(u64, Vec<u8>)>,
 }
 
-/// Fields that an encoder writes are those that a decoder reads, whenever it acknowledges them. A part of the input is a field: a
-/// byte that says what to do, then its text.
+/// A decoder reads the fields that the encoder has written, whenever it acknowledges them. Each part of the input is a field: a byte that
+/// says which kind, then its text.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,17 +1,17 @@
-//! QUIC before a connection is established.
+//! QUIC packets before a connection is established.
 
-/// Any datagrams to a server, from four ports, as time goes by; see the function in the crate for their form.
+/// The input is a series of datagrams to a server, from four ports and with pauses; `h2o_quic::fuzzing` describes its form.
 ///
 /// # Panics
-/// If the server does, or sends more than address validation allows.
+/// If the server panics, or sends more than address validation allows.
 pub fn quic_datagrams(input: &[u8]) {
     h2o_quic::fuzzing::quic_datagrams(input);
 }
 
-/// Any bytes as a connection id and as an address token.
+/// The input is used as a connection id, and as an address token.
 ///
 /// # Panics
-/// If an id that is read does not say the same once more, or a token opens that nobody has sealed.
+/// If a connection id that was read is different when it is written again, or a token is accepted that the server has not made.
 pub fn quic_ids_and_tokens(input: &[u8]) {
     h2o_quic::fuzzing::quic_ids_and_tokens(input);
 }

@@ -1,7 +1,7 @@
 //! The `Range` field.
 
-/// What is sent lies in the file, once, and asking for it again gives the same. Eight bytes are the size of the
-/// file, the rest is the value of the field.
+/// The ranges that are sent lie within the file and do not overlap, and requesting them again gives the same. The first eight bytes of the
+/// input are the size of the file, the rest is the value of the field.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,4 +1,4 @@
-//! The server role on anything a client may send.
+//! The server role of HTTP/1 with any bytes from a client.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use h2o_http1::{ClientConnection, ClientRequest, Settings};
 use crate::server::{Driven, Event, Summary};
 use crate::{cuts, pieces};
 
-/// Requests are read alike however they arrive, and read alike by the next server if we forward them.
+/// Requests are read the same however the bytes are cut, and the next server reads the same if they are forwarded.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -32,8 +32,7 @@ pub fn request_head(input: &[u8]) {
     }
 }
 
-/// Sends the request as our proxy would, and reads it as the server behind would: smuggling means that the
-/// two differ.
+/// Sends the request as the proxy would, and reads it as the next server would. If the two differed, requests could be smuggled.
 fn forward(head: &RequestHead) {
     if head.body == BodyLength::Tunnel || head.authority().is_empty() {
         return;
@@ -51,7 +50,7 @@ fn forward(head: &RequestHead) {
     };
     let mut out = Vec::new();
     client.send_request(&request, &mut out);
-    // Our own fields may come on top of as many as are allowed.
+    // The proxy's own fields may exceed the limit of fields that the request was read with.
     let mut server = Driven::new(Settings {
         strict: true,
         max_fields: 200,

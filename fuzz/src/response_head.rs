@@ -1,4 +1,4 @@
-//! The client role on anything a server may send.
+//! The client role of HTTP/1 with any bytes from a server.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, EndedPart, Upst
 use crate::server::fields;
 use crate::{cuts, pieces};
 
-/// Responses are read alike however they arrive, and only complete ones pass for complete.
+/// Responses are read the same however the bytes are cut, and only complete ones are reported as complete.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -28,13 +28,13 @@ pub fn response_head(input: &[u8]) {
     }
 }
 
-/// What was reported, in a form that does not depend on how the input was cut.
+/// The engine's events, in a form that does not depend on how the input was cut.
 #[derive(Debug, PartialEq)]
 enum Event {
     Head(u16, Vec<u8>, Option<u64>, Vec<(String, Vec<u8>)>),
     Data(Vec<u8>),
     BodyEnd,
-    /// That the server was wrong; which of two faults is found first may depend on the cuts.
+    /// The server has broken the protocol; which of two errors is found first may depend on the cuts.
     Broken,
 }
 
@@ -104,7 +104,7 @@ fn step(client: &mut ClientConnection, left: &mut Vec<u8>, events: &mut Vec<Even
     progress
 }
 
-/// What holds for every head that is accepted.
+/// Invariants of every response head that the engine accepts.
 fn check_head(head: &ClientResponse) {
     let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
     assert!(head.reason().iter().all(is_text));

@@ -1,4 +1,4 @@
-//! What scripts do with text from the network, and values across the border of Ruby.
+//! Ruby methods that scripts call with text from the network, and values that pass between Rust and Ruby.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ fn with_vm(work: impl FnOnce(&Vm)) {
     VM.with(|vm| vm.scope(|| work(vm)));
 }
 
-/// What a call gives, or `None` if it raises one of these exceptions.
+/// Calls a Ruby method. Returns its value, or `None` if it raises one of the exceptions in `allowed`.
 fn call(
     vm: &Vm,
     receiver: Value,
@@ -35,7 +35,7 @@ fn string(vm: &Vm, text: impl AsRef<[u8]>) -> Value {
     vm.string(text).expect("there is memory")
 }
 
-/// Where the groups of a MatchData are; `None` if it is nil.
+/// The positions of the groups in a MatchData; `None` if the value is nil.
 fn places(vm: &Vm, found: Value) -> Option<Vec<Option<[i64; 2]>>> {
     if found.is_nil() {
         return None;
@@ -49,8 +49,8 @@ fn places(vm: &Vm, found: Value) -> Option<Vec<Option<[i64; 2]>>> {
     Some((0..count).map(place).collect())
 }
 
-/// The first byte has the flags; the line behind it is the pattern, the rest the subject. Every way to search agrees: with and without
-/// groups, by characters and by octets, and with the engine that a look-ahead needs.
+/// The input is a byte of flags, a line with the pattern, and the subject. All ways to search must find the same: with and without groups,
+/// by characters and by bytes, and with the engine that is used for patterns with a look-ahead.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -95,7 +95,7 @@ pub fn ruby_patterns(input: &[u8]) {
                 assert_eq!(found, other, "by octets");
             }
         }
-        // A comment goes to the end of its line.
+        // A comment in an extended pattern ends at the end of the line.
         let end: &[u8] = if flags & EXTENDED == 0 {
             b")(?=)"
         } else {
@@ -108,7 +108,8 @@ pub fn ruby_patterns(input: &[u8]) {
     });
 }
 
-/// What is written for a text of JSON is JSON, and is written for itself, too, but for the digits: Floats lose some of them each time.
+/// If the input is JSON, the text that is generated from its value is JSON, and is generated from its own value again, except for digits:
+/// Floats lose some each time.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -133,17 +134,17 @@ pub fn ruby_json(input: &[u8]) {
     });
 }
 
-/// A value as Rust has it.
+/// A Ruby value in a form that Rust can compare.
 #[derive(Debug, PartialEq)]
 enum Plain {
     Nil,
     Boolean(bool),
     Integer(i64),
-    /// Its bits.
+    /// The bits of the number.
     Float(u64),
     Text(Vec<u8>),
     List(Vec<Self>),
-    /// Entries whose keys are their numbers.
+    /// A hash whose keys are the indices of its values.
     Table(Vec<Self>),
 }
 
@@ -160,7 +161,7 @@ impl Plain {
             1 => Self::Boolean(length % 2 == 1),
             2 => Self::Integer(i64::from_le_bytes(take_eight(input))),
             3 => {
-                // Boxing takes the last two bits, and one NaN is like the other.
+                // mruby's boxing of floats drops the last two bits, and all NaNs count as equal.
                 let float = f64::from_le_bytes(take_eight(input));
                 Self::Float(if float.is_nan() {
                     0
@@ -244,7 +245,7 @@ fn take_eight(input: &mut &[u8]) -> [u8; 8] {
     bytes
 }
 
-/// A value that Rust makes comes back from Ruby as it was.
+/// A value that Rust makes is the same when Rust reads it back from Ruby.
 ///
 /// # Panics
 /// If an invariant does not hold.

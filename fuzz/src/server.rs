@@ -1,4 +1,4 @@
-//! Drives the server role over an input that arrives in pieces, and answers each request.
+//! Drives the server role of HTTP/1 over an input that arrives in pieces, and answers each request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use h2o_http::{
 use h2o_http1::{Answer, Next, PeerError, Received, ServerConnection, Settings};
 use h2o_testkit::any_moment;
 
-/// What happened on the connection, in a form that does not depend on how the input was cut.
+/// Events of the connection, in a form that does not depend on how the input was cut.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// A request, as text.
+    /// A request.
     Request(Summary),
-    /// Content; adjacent pieces are joined.
+    /// Content of a request; adjacent pieces are joined.
     Data(Vec<u8>),
     BodyEnd,
     Http2,
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Closed,
 }
 
-/// The parts of a head that a handler sees.
+/// The parts of a request head that a handler sees.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) method: String,
@@ -47,10 +47,10 @@ impl Summary {
     }
 }
 
-/// Names and values.
+/// Names and values of fields.
 pub(crate) type Fields = Vec<(String, Vec<u8>)>;
 
-/// The fields of a block.
+/// Copies the fields of a header block.
 pub(crate) fn fields(headers: &Headers) -> Fields {
     headers
         .iter()
@@ -58,13 +58,13 @@ pub(crate) fn fields(headers: &Headers) -> Fields {
         .collect()
 }
 
-/// One connection that answers every request with an empty 200.
+/// A connection whose every request is answered with an empty 200.
 pub(crate) struct Driven {
     connection: ServerConnection,
     now: Instant,
     input: Vec<u8>,
     pub(crate) events: Vec<Event>,
-    /// The heads received, for checks that need all of them.
+    /// The heads of all requests received, for checks that need more than their summaries.
     pub(crate) heads: Vec<RequestHead>,
     is_over: bool,
 }
@@ -125,7 +125,7 @@ impl Driven {
         progress
     }
 
-    /// Answers the request in progress once its body is complete.
+    /// Answers the request in progress if its body is complete.
     fn answer(&mut self) {
         let is_tunnel = self
             .heads
@@ -165,7 +165,7 @@ impl Driven {
     }
 }
 
-/// A few line ends are refused without a word if they come alone; how the input was cut decides that.
+/// A few line ends without a request are closed without an answer, but only if nothing follows in the same piece; the cuts decide that.
 fn answer(error: PeerError) -> Answer {
     match error {
         PeerError::BlankInput => PeerError::MethodInvalid.answer(),
@@ -173,7 +173,7 @@ fn answer(error: PeerError) -> Answer {
     }
 }
 
-/// What holds for every head that is accepted.
+/// Invariants of every request head that the engine accepts.
 fn check_head(head: &RequestHead) {
     assert!(is_token(head.method.as_str().as_bytes()));
     assert!(!head.target().is_empty());
@@ -181,7 +181,7 @@ fn check_head(head: &RequestHead) {
     assert!(head.target().iter().all(is_plain));
     assert!(head.path().starts_with(b"/"));
     assert!(!head.path().windows(4).any(|part| part == b"/../") && !head.path().ends_with(b"/.."));
-    // What CONNECT names is for its handler to judge.
+    // The target of CONNECT is checked by its handler, not by the engine.
     let is_free = head.method == Method::Connect || head.authority().is_empty();
     assert!(is_free || authority::split(head.authority()).is_some());
     assert!(head.headers.len() <= Settings::default().max_fields);

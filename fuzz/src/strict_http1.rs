@@ -1,31 +1,31 @@
-//! A reader of HTTP/1.1 messages that takes what RFC 9112 lets be sent and nothing else. It shares no code with the engine.
+//! A reader of HTTP/1.1 messages that accepts only what RFC 9112 allows to be sent. It shares no code with the engine.
 
 use crate::server::Fields;
 
-/// A message.
+/// A request or a response.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Message<'a> {
-    /// The words of the first line.
+    /// The three parts of the first line.
     pub(crate) line: [&'a [u8]; 3],
-    /// Names in lower case, and values.
+    /// Names in lower case, with their values.
     pub(crate) fields: Fields,
     pub(crate) content: Content,
     pub(crate) trailers: Fields,
-    /// What follows the message.
+    /// The bytes after the message.
     pub(crate) rest: &'a [u8],
 }
 
-/// The content of a message.
+/// The content of a message, and how it ended.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Content {
     Whole(Vec<u8>),
-    /// The connection ends it.
+    /// Content that ends with the connection.
     UntilClose(Vec<u8>),
-    /// It has not come to its end.
+    /// Content that is incomplete.
     CutOff(Vec<u8>),
 }
 
-/// What a response answers.
+/// The kind of request that a response answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Asked {
     Get,
@@ -34,7 +34,7 @@ pub(crate) enum Asked {
 }
 
 impl Message<'_> {
-    /// The values of a field.
+    /// The values of all fields with this name.
     pub(crate) fn values(&self, name: &str) -> Vec<&[u8]> {
         let fields = self.fields.iter().filter(|(known, _)| known == name);
         fields.map(|(_, value)| &**value).collect()
@@ -44,7 +44,7 @@ impl Message<'_> {
 /// Reads a request.
 ///
 /// # Panics
-/// If it is none.
+/// If the bytes are not a valid request.
 pub(crate) fn request(bytes: &[u8]) -> Message<'_> {
     let mut message = head(bytes);
     let [method, target, version] = message.line;
@@ -57,10 +57,10 @@ pub(crate) fn request(bytes: &[u8]) -> Message<'_> {
     message
 }
 
-/// Reads a response to a request of this kind. What opens a tunnel has all that follows as `rest`.
+/// Reads a response to a request of this kind. After a head that opens a tunnel all bytes are in `rest`.
 ///
 /// # Panics
-/// If it is none.
+/// If the bytes are not a valid response.
 pub(crate) fn response(bytes: &[u8], asked: Asked) -> Message<'_> {
     let mut message = head(bytes);
     let [version, status, _] = message.line;
@@ -95,7 +95,7 @@ fn head(bytes: &[u8]) -> Message<'_> {
     }
 }
 
-/// RFC 9112 §6.3; `unframed` is the content if nothing says how long it is.
+/// Reads content by the rules of RFC 9112 §6.3; `unframed` is the content if no field says how it ends.
 fn read_content(message: &mut Message<'_>, unframed: Content) {
     let codings = message.values("transfer-encoding");
     let lengths = message.values("content-length");
@@ -131,8 +131,8 @@ fn read_content(message: &mut Message<'_>, unframed: Content) {
     };
 }
 
-/// RFC 9112 §7.1. What was read of content that has no end is the error; that includes chunks that are none, as an end made
-/// on purpose looks like that.
+/// Reads a chunked body (RFC 9112 §7.1). The error is the content so far of a body that is incomplete, or breaks off in an invalid chunk,
+/// by which a sender marks a failure.
 fn read_chunks(rest: &mut &[u8], trailers: &mut Fields) -> Result<Content, Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -170,7 +170,7 @@ fn read_chunks(rest: &mut &[u8], trailers: &mut Fields) -> Result<Content, Vec<u
     }
 }
 
-/// The fields up to an empty line.
+/// Reads fields up to an empty line; `None` if there is no such line.
 fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
     let mut fields = Vec::new();
     loop {
@@ -201,7 +201,7 @@ fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
     }
 }
 
-/// A line and what follows it. Neither CR nor LF stands alone.
+/// The first line, and the bytes after it. The line must not contain CR, LF or NUL.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let line = &bytes[..end];

@@ -1,6 +1,6 @@
-//! Ticket keys and sessions in memcached and Redis.
+//! Ticket keys and sessions from memcached and Redis.
 
-/// Whatever a store answers, keys that are taken from it can be written and read again.
+/// Whatever a store answers, ticket keys that are accepted from it are the same after they have been written and read again.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -8,7 +8,7 @@ pub fn ticket_store(input: &[u8]) {
     h2o_tls::fuzzing::ticket_store(input);
 }
 
-/// Whatever a store has as a session, one that is taken is the same after it was written and read again.
+/// Whatever a store has as a session, an accepted session is the same after it has been written and read again.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -23,18 +23,18 @@ fn client() -> &'static TlsClient {
     })
 }
 
-/// A connection that begins. The ClientHello is in the buffer.
+/// A new connection, and the buffer with its ClientHello.
 fn connect() -> (ClientConnection, OutputBuffer) {
     let mut out = OutputBuffer::default();
     let connection = client().connect(NAME, NAME, &[b"http/1.1"], &mut out);
     (connection.expect("the name is good"), out)
 }
 
-/// What is to be seen of a connection that has received something, piece by piece.
+/// What a connection shows after it has received something.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     plain: Vec<u8>,
-    /// Bytes that were sent in answer: alerts and key updates, whose content differs from connection to connection.
+    /// Number of bytes sent in answer: alerts and key updates, whose bytes differ from connection to connection.
     sent: usize,
     error: Option<String>,
     is_closed: bool,
@@ -63,8 +63,8 @@ fn receive(connection: &mut ClientConnection, input: &[u8], cuts: &[usize]) -> S
     seen
 }
 
-/// Whatever comes in place of a ServerHello: it is seen alike in one piece and in many, nothing is taken for data, nothing can be sent,
-/// and an error is the end.
+/// The input is what comes instead of a ServerHello: it has the same effect in one piece and in many, no byte is reported as data, no data
+/// can be sent, and nothing is accepted after an error.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -88,7 +88,7 @@ pub fn tls_handshake(input: &[u8]) {
     }
 }
 
-/// The configurations of a server: of TLS 1.2 and of 1.3.
+/// The configurations of a TLS server: one for TLS 1.2, one for TLS 1.3.
 fn servers() -> &'static [Arc<ServerConfig>; 2] {
     static SERVERS: OnceLock<[Arc<ServerConfig>; 2]> = OnceLock::new();
     SERVERS.get_or_init(|| {
@@ -105,14 +105,14 @@ fn servers() -> &'static [Arc<ServerConfig>; 2] {
                 .with_single_cert(chain, key)
                 .expect("the key is of the certificate");
             config.enable_secret_extraction = true;
-            // Tickets would be records of their own.
+            // Session tickets would be records that the test does not expect.
             config.send_tls13_tickets = 0;
             Arc::new(config)
         })
     })
 }
 
-/// A connection whose handshake is complete, and what protects the records of its backend.
+/// A connection after a complete handshake, and the writer that encrypts the backend's records.
 fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
     let config = Arc::clone(&servers()[usize::from(is_tls13)]);
     let mut server = rustls::ServerConnection::new(config).expect("the configuration is good");
@@ -138,8 +138,8 @@ fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
     (connection, writer.expect("a suite of ours"))
 }
 
-/// Records of a backend that has shown its keys: `kind`, `length`, payload, behind a byte that says the version. Only payloads of
-/// application data come out, in their order, up to the first violation, however the records are cut.
+/// The input is a byte that selects the TLS version, then records of the backend: type, length, payload. Only payloads of application data
+/// are reported, in their order and up to the first violation, however the records are cut.
 ///
 /// # Panics
 /// If an invariant does not hold.

@@ -1,4 +1,4 @@
-//! Replays the corpora of all targets, and mutations of them that are the same in every run.
+//! Replays the corpora of all targets, and mutations of the seeds that are the same in every run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use h2o_fuzz::Target;
 
-/// Mutations of each target. Enough to find what is shallow; depth is libFuzzer's business.
+/// Number of mutations for each target: enough to find shallow faults; libFuzzer searches for deeper ones.
 const MUTATIONS: u64 = 20_000;
-/// The same for targets of which each input takes handshakes, or calls Ruby many times.
+/// Number of mutations for targets where each input takes TLS handshakes, or many calls of Ruby.
 const FEW_MUTATIONS: u64 = 2_000;
-/// Larger inputs are replayed as they are, but not mutated.
+/// Bytes of the longest seed that is mutated; longer ones are only replayed.
 const MUTATED_UP_TO: usize = 4096;
 
 fn directory(name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-/// The names of the files and directories, without what follows a dot.
+/// The names of files and directories without their extensions.
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let paths = paths_in(directory);
     let stems = paths.iter().filter_map(|path| path.file_stem());
@@ -106,7 +106,7 @@ fn mutate_all(target: &str, check: Target) {
     }
 }
 
-/// Runs the target, and prints the input if it does not hold.
+/// Runs the target; if it panics, prints the input.
 fn run(check: Target, input: &[u8], name: &str) {
     if let Err(panic) = std::panic::catch_unwind(|| check(input)) {
         eprintln!("{name} does not hold: b\"{}\"", input.escape_ascii());
@@ -114,7 +114,7 @@ fn run(check: Target, input: &[u8], name: &str) {
     }
 }
 
-/// Pieces that parsers are sensitive to.
+/// Byte strings that parsers treat specially, for mutations.
 const PIECES: &[&[u8]] = &[
     b"\r\n",
     b"\n",
@@ -176,7 +176,7 @@ fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 struct Random(u64);
 
 impl Random {

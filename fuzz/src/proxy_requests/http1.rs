@@ -1,4 +1,4 @@
-//! Over HTTP/1, as a strict reader and our own server understand it.
+//! Checks the proxy's request over HTTP/1 with a strict reader, and with the server role of `h2o-http1`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Outgoing<'_> {
         self.check_http1_by_engine(&out);
     }
 
-    /// Nothing but the bytes of the tunnel follows its head.
+    /// After the head of a request for a tunnel, only bytes of the tunnel follow.
     pub(super) fn check_http1_tunnel(&self, client: &mut ClientConnection, head: &[u8]) {
         assert_eq!(&head[head.len() - 4..], b"\r\n\r\n");
         let response: &[u8] = if self.is_connect() {
@@ -94,7 +94,7 @@ impl Outgoing<'_> {
         self.check_expect(&sent.values("expect"));
         let lengths = sent.values("content-length");
         let codings = sent.values("transfer-encoding");
-        // An expectation is about content (RFC 9110 §10.1.1).
+        // `expect` needs content (RFC 9110 §10.1.1).
         let has_content = !codings.is_empty() || !matches!(&*lengths, [] | [b"0"]);
         assert!(has_content || sent.values("expect").is_empty());
         let may_be_chunked = matches!(self.incoming.head.body, BodyLength::Unknown);
@@ -114,13 +114,13 @@ impl Outgoing<'_> {
         self.check_fields(sent.fields, &FRAMING);
     }
 
-    /// Our own server reads the same.
+    /// The server role reads the same request.
     pub(super) fn check_http1_by_engine(&self, out: &[u8]) {
         let port = authority::split(self.authority()).map(|(_, port)| port);
         let is_address = match port {
-            // CONNECT needs a port (RFC 9110 §9.3.6), and a backend's URL need not have one.
+            // CONNECT needs a port (RFC 9110 §9.3.6), which a backend's URL may lack.
             Some(port) => port.is_some_and(|port| port > 0) || !self.is_connect(),
-            // The name of a socket is none that others know.
+            // The authority that stands for a Unix socket is not valid for other servers.
             None => false,
         };
         if !is_address {

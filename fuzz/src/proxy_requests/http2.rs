@@ -1,4 +1,4 @@
-//! Over HTTP/2, as the frames say and our own server understands it.
+//! Checks the proxy's request over HTTP/2 by its frames, and with the server role of `h2o-http2`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Outgoing<'_> {
             while !rest.is_empty() {
                 client.set_content(key, true);
                 let Some((_, max)) = client.poll_send() else {
-                    // The window is used up.
+                    // The stream's window is used up.
                     return;
                 };
                 let len = max.min(self.options.piece()).min(rest.len());
@@ -87,7 +87,7 @@ impl Outgoing<'_> {
             let named = fields.iter().filter(|(known, _)| known == name);
             named.map(|(_, value)| &**value).collect()
         };
-        // RFC 9113 §8.2.2.
+        // HTTP/2 does not allow these fields (RFC 9113 §8.2.2).
         for name in [
             "connection",
             "proxy-connection",
@@ -119,7 +119,7 @@ impl Outgoing<'_> {
         self.check_fields(fields.clone(), &["expect", "content-length"]);
     }
 
-    /// RFC 9113 §8.3.1 and §8.5, RFC 8441 §4.
+    /// Checks the pseudo-header fields (RFC 9113 §8.3.1 and §8.5, RFC 8441 §4).
     pub(super) fn check_pseudo_fields(&self, pseudo: &[(Vec<u8>, Vec<u8>)]) {
         let value = |name: &str| {
             let mut named = pseudo
@@ -155,9 +155,9 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Our own server reads the same.
+    /// The server role reads the same request.
     pub(super) fn check_http2_by_engine(&self, out: &[u8], section: &Section) {
-        // Of a Unix-domain socket, which is no host to a server.
+        // The authority that stands for a Unix socket is not a valid host for the server role.
         let has_host = self.is_connect() || authority::is_valid(self.authority());
         if section.len() > MAX_FIELDS as usize || !has_host {
             return;

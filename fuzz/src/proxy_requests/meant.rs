@@ -1,4 +1,4 @@
-//! What the backend is to understand.
+//! Computes, by code of its own, what the backend must understand.
 
 use h2o_http::path::DotSegments;
 use h2o_http::{BodyLength, Method, Name, Version, path};
@@ -35,8 +35,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Path and query are what the client has asked for, below the path of the backend, and in normal form if there are dot
-    /// segments.
+    /// Path and query are those of the client, below the path of the backend; if the client's path has dot segments, it is normalised.
     pub(super) fn check_target(&self, sent: &[u8]) {
         let Proxied { mount, backend, .. } = self.proxied;
         let base = backend.path.strip_suffix(b"/").unwrap_or(&backend.path);
@@ -71,7 +70,7 @@ impl Outgoing<'_> {
         });
     }
 
-    /// All fields but those that frame the message, in order.
+    /// The fields that the backend must get, in order, without those that frame the message.
     pub(super) fn meant(&self) -> Fields {
         const OF_HOP: [&str; 14] = [
             "connection",
@@ -156,7 +155,7 @@ impl Outgoing<'_> {
             let own = [version, self.request.authority()].concat();
             push("via", chain("via", &own));
         }
-        // HTTP/2 lets no other through.
+        // Over HTTP/2, `te` may have no other value.
         if self.protocol == Protocol::Http2 && is_from_http2 && !values("te").is_empty() {
             push("te", b"trailers".to_vec());
         }
@@ -171,7 +170,7 @@ impl Outgoing<'_> {
     pub(super) fn check_fields(&self, sent: Fields, framing: &[&str]) {
         let token = self.request.upgrade();
         let is_made = |name: &str| {
-            // The key that HTTP/2 has not, and HTTP/1 insists on.
+            // The proxy makes this key itself, because extended CONNECT has none, and HTTP/1 needs one.
             name == "sec-websocket-key"
                 && self.protocol == Protocol::Http1
                 && self.request.method == Method::Connect
@@ -182,7 +181,7 @@ impl Outgoing<'_> {
                     .get(Name::from_lower("sec-websocket-key"))
                     .is_none()
         };
-        // What an option `close` says is not that of a field.
+        // `close` is an option of `connection`; a field of this name is ignored here.
         let is_end_to_end =
             |name: &str| !framing.contains(&name) && name != "close" && !is_made(name);
         let only = |fields: Fields| -> Vec<(String, String)> {
@@ -204,7 +203,7 @@ impl Outgoing<'_> {
     pub(super) fn check_content(&self, content: &[u8], is_whole: bool) {
         let came = &*self.incoming.content;
         if self.incoming.is_whole || is_whole {
-            // As much as was announced may be there, and the end not.
+            // All announced content may have arrived, although the end of the client's request has not.
             let is_all = self.head.body == BodyLength::Known(came.len() as u64);
             assert!(is_whole && (self.incoming.is_whole || is_all));
             assert_eq!(content, came);
@@ -213,7 +212,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The token of a protocol that is asked for: never that of HTTP/2, which would be a way around us.
+    /// Checks the token of the protocol that is asked for. It is never one of HTTP/2, because such an upgrade would bypass the proxy.
     pub(super) fn check_token(&self, token: &[u8]) {
         assert_eq!(token, self.request.upgrade());
         let is_http2 = |option: &[u8]| {

@@ -1,4 +1,4 @@
-//! What the server and the connections are like.
+//! The options of an input: settings of the server, and how the connections behave.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::http2_messages::Framing;
 use crate::proxied::Proxied;
 
-/// What the server and the connections are like.
+/// Three bytes of the input, which select settings of the server and the behaviour of the connections.
 #[derive(Clone, Copy)]
 pub(super) struct Options(pub(super) [u8; 3]);
 
@@ -15,7 +15,7 @@ impl Options {
     pub(super) const fn has(self, byte: usize, bit: u8) -> bool {
         self.0[byte] & 1 << bit != 0
     }
-    /// The client speaks HTTP/2.
+    /// Whether the client speaks HTTP/2.
     pub(super) const fn is_http2(self) -> bool {
         self.has(0, 0)
     }
@@ -40,19 +40,19 @@ impl Options {
     pub(super) const fn forwards_expectations(self) -> bool {
         self.has(0, 7)
     }
-    /// Which of four keys of the path.
+    /// Which of four paths of the configuration is used.
     pub(super) const fn mount(self) -> u8 {
         self.0[1] & 3
     }
-    /// Which of four backends.
+    /// Which of four backends is used.
     pub(super) const fn backend(self) -> u8 {
         self.0[1] >> 2 & 3
     }
-    /// Another handler comes first: content is collected.
+    /// Whether another handler comes before the proxy, so that content is collected first.
     pub(super) const fn collects(self) -> bool {
         self.has(1, 4)
     }
-    /// `proxy.expect: ON`
+    /// Whether the configuration has `proxy.expect: ON`.
     pub(super) const fn expects_continue(self) -> bool {
         self.has(1, 5) && !self.forwards_expectations()
     }
@@ -62,11 +62,11 @@ impl Options {
     pub(super) const fn keeps_connection(self) -> bool {
         !self.has(1, 7)
     }
-    /// All of the content is there when the request is sent.
+    /// Whether all of the content has arrived when the request is sent.
     pub(super) const fn is_at_once(self) -> bool {
         self.has(2, 0)
     }
-    /// Bytes of content sent at once.
+    /// Bytes of content that are sent at once.
     pub(super) const fn piece(self) -> usize {
         1 + 16 * (self.0[2] >> 2) as usize
     }
@@ -77,7 +77,7 @@ impl Options {
             piece: self.piece(),
         }
     }
-    /// A rule names another host.
+    /// Whether a header rule of the path replaces the host.
     pub(super) const fn edits_host(self) -> bool {
         self.edits() && self.mount() == 3
     }

@@ -1,4 +1,4 @@
-//! What comes from a backend, as our client roles read it.
+//! Reads what a backend sends, with the client roles of the engines.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use h2o_upstream::Protocol;
 use super::request::Request;
 use crate::server::{Fields, fields};
 
-/// Status and fields of an interim response.
+/// Status and fields of an informational response.
 pub(super) type Interim = (Vec<u8>, Fields);
 
-/// What came from a backend, in a form that does not depend on how it was cut.
+/// A response of a backend, in a form that does not depend on how its bytes were cut.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Read {
     pub(super) interims: Vec<Interim>,
     pub(super) head: Option<Head>,
     pub(super) content: Vec<u8>,
     pub(super) trailers: Fields,
-    /// The response came to its end, which the end of the connection may have been.
+    /// Whether the response is complete; the end of the connection may have completed it.
     pub(super) is_complete: bool,
     pub(super) ends_with_connection: bool,
-    /// The connection can carry another request.
+    /// Whether the connection can carry another request.
     pub(super) is_reusable: bool,
-    /// Bytes of the response, over HTTP/1.
+    /// Number of bytes of the response, over HTTP/1.
     pub(super) taken: usize,
 }
 
@@ -115,7 +115,7 @@ impl Request<'_> {
             read.is_complete = read.ends_with_connection;
         }
         if !read.is_complete {
-            // When a fault is found depends on the cuts.
+            // It depends on the cuts where an error is found.
             read.taken = 0;
         }
         assert!(!read.is_complete || read.head.is_some());
@@ -128,7 +128,7 @@ impl Request<'_> {
         let mut out = Vec::new();
         let settings = Arc::new(ClientSettings::default());
         let mut client = h2o_http2::ClientConnection::new(settings, now, &mut out);
-        // What the server has to take, it says ahead of its response.
+        // SETTINGS of the backend that allow extended CONNECT; the proxy must know them before it sends the request.
         let hello = b"\0\0\x06\x04\0\0\0\0\0\0\x08\0\0\0\x01";
         client
             .receive(hello, &mut h2o_http::ClientResponse::new(), now, &mut out)
@@ -199,7 +199,7 @@ impl Request<'_> {
         read
     }
 
-    /// Only a response that is there as a whole passes for complete, and nothing may follow it.
+    /// A response that is cut off is not complete, and bytes after a response make the connection unusable.
     pub(super) fn check_ends(&self, bytes: &[u8], whole: &Read) {
         if self.options.backend() == Protocol::Http2
             || !whole.is_complete

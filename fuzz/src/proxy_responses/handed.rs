@@ -1,4 +1,4 @@
-//! What the client is to understand.
+//! Computes, by code of its own, what the client must understand.
 
 use h2o_http::{Headers, Method, Name, StatusCode};
 use h2o_upstream::Protocol;
@@ -6,7 +6,7 @@ use h2o_upstream::Protocol;
 use super::backend::{Head, Interim, Read};
 use super::request::Request;
 
-/// A response on its way to the client.
+/// A response of the backend that is sent to the client.
 pub(super) struct Handed<'a> {
     pub(super) asked: &'a Request<'a>,
     pub(super) read: &'a Read,
@@ -14,7 +14,7 @@ pub(super) struct Handed<'a> {
 }
 
 impl Handed<'_> {
-    /// The fields that the client is to get, but those that frame the message.
+    /// The fields that the client must get, without those that frame the message.
     pub(super) fn meant(&self) -> Vec<(String, String)> {
         let is_extended =
             self.asked.options.asks().is_upgrade() && self.asked.request.method == Method::Connect;
@@ -33,7 +33,7 @@ impl Handed<'_> {
             .collect()
     }
 
-    /// A place of the backend is one of ours; others are what they are.
+    /// The value of `location` that the client must get: a URL of the backend becomes one of the proxy, others are kept.
     pub(super) fn location(&self, value: &[u8]) -> String {
         const BACKEND: &str = "http://b.example:81/base";
         let text = value.escape_ascii().to_string();
@@ -52,7 +52,7 @@ impl Handed<'_> {
     }
 
     pub(super) fn check_fields(&self, sent: &[(String, Vec<u8>)], framing: &[&str]) {
-        // A date that is missing is added later, by the server.
+        // The server adds a missing `date` later.
         let sent: Vec<_> = sent
             .iter()
             .filter(|(name, _)| !framing.contains(&name.as_str()))
@@ -65,7 +65,7 @@ impl Handed<'_> {
 
     pub(super) fn check_interims(&self, sent: &[Interim]) {
         let is_due = |(status, fields): &&Interim| {
-            // Without fields there is no hint.
+            // A 103 without fields is not sent.
             let options = connection_options(fields);
             let is_hint = fields.iter().any(|(name, _)| is_end_to_end(name, &options));
             *status != b"100" && (*status != b"103" || is_hint)
@@ -82,7 +82,7 @@ impl Handed<'_> {
         }
     }
 
-    /// All bytes of content are there, and so is the end, unless nothing but the end is missing.
+    /// All content is there, and so is the end; the end may be there without the backend's if the length was announced.
     pub(super) fn check_content(&self, content: &[u8], is_whole: bool) {
         let came = &*self.read.content;
         assert!(came.starts_with(content));
@@ -110,7 +110,7 @@ pub(super) fn headers(fields: &[(String, Vec<u8>)]) -> Headers {
     headers
 }
 
-/// What `connection` says.
+/// The options in the values of `connection`, in lower case.
 pub(super) fn connection_options(fields: &[(String, Vec<u8>)]) -> Vec<String> {
     let values = fields.iter().filter(|(name, _)| name == "connection");
     values
@@ -119,8 +119,7 @@ pub(super) fn connection_options(fields: &[(String, Vec<u8>)]) -> Vec<String> {
         .collect()
 }
 
-/// False for fields that concern the connection with the backend. Those that are known to be for all recipients are, whatever
-/// `connection` says.
+/// Whether a field is for the client, not for the proxy. Fields that are known to be end-to-end are kept even if `connection` names them.
 pub(super) fn is_end_to_end(name: &str, options: &[String]) -> bool {
     const OF_HOP: [&str; 7] = [
         "connection",

@@ -1,4 +1,4 @@
-//! To a client over HTTP/1, as a strict reader understands it.
+//! Checks a response to a client over HTTP/1 with a strict reader.
 
 use h2o_exchange::{Exchange, Response};
 use h2o_http::{Known, ResponseHead, StatusCode};
@@ -109,7 +109,8 @@ impl Handed<'_> {
             }
             Content::CutOff(content) => self.check_content(content, false),
             Content::UntilClose(content) => {
-                // Whoever knows no chunks is told by the way the connection ends.
+                // A client of HTTP/1.0 knows no chunks, and learns from the way in which the connection ends whether the content is
+                // complete.
                 assert!(asks == Asks::ByHttp10 && !goes_on);
                 self.check_content(content, self.read.is_complete);
             }

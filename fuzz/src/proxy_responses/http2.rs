@@ -1,4 +1,4 @@
-//! To a client over HTTP/2, as the frames say.
+//! Checks a response to a client over HTTP/2 by its frames.
 
 use h2o_exchange::{Exchange, Response};
 use h2o_http::{Method, ResponseHead, StatusCode};
@@ -40,7 +40,7 @@ impl Handed<'_> {
         while !ends && !rest.is_empty() {
             server.set_content(key, true);
             let Some((_, max)) = server.poll_send() else {
-                // The window is used up.
+                // The stream's window is used up.
                 return;
             };
             let len = max.min(self.asked.options.piece()).min(rest.len());
@@ -68,7 +68,7 @@ impl Handed<'_> {
                 .map(|(name, value)| {
                     let name = String::from_utf8(name.clone()).expect("a token");
                     assert_eq!(name, name.to_ascii_lowercase());
-                    // RFC 9113 §8.2.2.
+                    // HTTP/2 does not allow these fields (RFC 9113 §8.2.2).
                     assert!(!is_connection_specific(&name), "{name}");
                     (name, value.clone())
                 })
@@ -123,7 +123,7 @@ impl Handed<'_> {
     }
 }
 
-/// Fields that HTTP/2 does not have.
+/// Whether HTTP/2 does not allow a field of this name.
 pub(super) fn is_connection_specific(name: &str) -> bool {
     const SPECIFIC: [&str; 6] = [
         "connection",

@@ -1,4 +1,4 @@
-//! What is asked for, and what the server and the connections are like.
+//! The options of an input: the client's request, settings of the server, and how the connections behave.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use h2o_upstream::Protocol;
 use crate::http2_messages::Framing;
 use crate::proxied::Proxied;
 
-/// What is asked for, and what the server and the connections are like.
+/// Three bytes of the input, which select the client's request, settings of the server and the behaviour of the connections.
 #[derive(Clone, Copy)]
 pub(super) struct Options(pub(super) [u8; 3]);
 
@@ -43,7 +43,7 @@ impl Options {
         self.0[0] & 0x40 != 0
     }
 
-    /// All of the response is there when its head is handed on.
+    /// Whether the response has arrived completely when its head is forwarded.
     pub(super) const fn is_at_once(self) -> bool {
         self.0[1] & 1 != 0
     }
@@ -56,7 +56,7 @@ impl Options {
         }
     }
 
-    /// Bytes of content sent at once.
+    /// Bytes of content that are sent at once.
     pub(super) const fn piece(self) -> usize {
         1 + 16 * (self.0[2] >> 2) as usize
     }
@@ -80,14 +80,14 @@ impl Options {
     }
 }
 
-/// What a client asks for.
+/// The kind of request that the client sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Asks {
     Get,
     Head,
-    /// GET by HTTP/1.0, which knows no chunks.
+    /// GET over HTTP/1.0, which has no chunked coding.
     ByHttp10,
-    /// GET, the last request of its connection.
+    /// GET with `connection: close`.
     Last,
     Connect,
     WebSocket,
@@ -113,7 +113,7 @@ impl Asks {
         }
     }
 
-    /// A head, and whether it is the end.
+    /// The head of the request over HTTP/2, and whether it is the end of the request.
     pub(super) const fn http2(self) -> (&'static str, bool) {
         match self {
             Self::Get | Self::ByHttp10 | Self::Last => (

@@ -1,4 +1,4 @@
-//! A client's request, for which the backend's response is.
+//! The client's request that the backend's response answers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use super::options::{Asks, Options};
 use crate::http2_messages::{self, Framing};
 use crate::proxied::Proxied;
 
-/// A client's request that has come.
+/// A client's request.
 pub(super) struct Request<'a> {
     pub(super) proxied: &'a Proxied,
     pub(super) options: Options,
     pub(super) client: Protocol,
     pub(super) request: RequestHead,
-    /// As it goes to the backend.
+    /// The head of the request that is sent to the backend.
     pub(super) head: RequestHead,
 }
 
 pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Option<Request<'_>> {
     let asks = options.asks();
     if asks == Asks::WebSocket && options.backend() == Protocol::Http2 {
-        // Only HTTP/1 has that upgrade.
+        // The upgrade to WebSocket exists over HTTP/1 only.
         return None;
     }
     let request = match client {
@@ -56,7 +56,7 @@ pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Opti
     Some(asked)
 }
 
-/// A server that has received the request.
+/// The server role of HTTP/1 after it has received the request, and the request's head.
 pub(super) fn http1_server(asks: Asks) -> (h2o_http1::ServerConnection, RequestHead) {
     let now = any_moment();
     let mut head = RequestHead::default();
@@ -68,7 +68,7 @@ pub(super) fn http1_server(asks: Asks) -> (h2o_http1::ServerConnection, RequestH
     (server, head)
 }
 
-/// The same over HTTP/2.
+/// The server role of HTTP/2 after it has received the request, with the request's stream and head.
 pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKey, RequestHead) {
     let now = any_moment();
     let mut head = RequestHead::default();
@@ -98,12 +98,12 @@ impl Request<'_> {
         exchange
     }
 
-    /// Gives the client what came from the backend.
+    /// Sends the client what the proxy makes of the backend's response, and checks it.
     pub(super) fn hand_on(&self, read: &Read) {
         let sections = read.interims.iter().map(|(_, fields)| fields);
         let mut sections = sections.chain(read.head.iter().map(|head| &head.fields));
         if sections.any(|fields| fields.iter().any(|(name, _)| name == "close")) {
-            // An option, and never a field (RFC 9110 §9.6): what becomes of one does not matter.
+            // `close` is an option of `connection` and must not be a field (RFC 9110 §9.6), so such responses are not checked.
             return;
         }
         let mut exchange = self.exchange();
@@ -111,7 +111,7 @@ impl Request<'_> {
             let status = std::str::from_utf8(status).expect("digits");
             let status = status.parse().ok().and_then(StatusCode::new);
             let status = status.expect("it was one");
-            // Nobody has asked the backend for that.
+            // The proxy did not send `expect`, so it does not forward a 100 (Continue).
             if status != StatusCode::CONTINUE {
                 fuzzing::proxied_informational(&mut exchange, status, &headers(fields));
             }
@@ -135,7 +135,7 @@ impl Request<'_> {
             panic!("nothing but a response is expected");
         };
         if response.status == StatusCode::BAD_GATEWAY && head.status != response.status {
-            // A success that is none of the protocol asked for.
+            // The response is successful, but does not accept the protocol that was asked for, so the client gets 502.
             assert!(!head.is_tunnel && self.client == Protocol::Http2);
             assert!(self.options.asks().is_upgrade());
             return;
