@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks dependencies against deny.toml: licences, several versions of one crate, banned crates, sources.
 
-cargo-deny reads the same file and checks more, but takes minutes to build and needs the network. Checked here only: that
-every dependency of a manifest is used.
+cargo-deny reads the same file and checks more, but takes minutes to build and needs the network. Only this script checks
+that every dependency of a manifest is used.
 """
 
 import json
@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_cargo(*arguments):
-    """What cargo prints."""
+    """Runs cargo and returns what it prints."""
     command = ["cargo", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def built_packages(target):
-    """The packages that are built for a target, development and tests included: name, version, source, licence."""
+    """The packages that are built for a target, for development and tests too: name, version, source, licence."""
     form = "--format={p}\t{l}"
     found = run_cargo("tree", "--workspace", "--locked", "--prefix=none", f"--target={target}", form)
     packages = {}
@@ -32,7 +32,7 @@ def built_packages(target):
         packages[name, version] = {
             "name": name,
             "version": version.removeprefix("v"),
-            # cargo names the source of what does not come from crates.io.
+            # cargo prints a source only for packages that do not come from crates.io.
             "source": source[0].strip("()") if source else None,
             "licence": licence,
         }
@@ -79,13 +79,13 @@ def is_allowed(expression, allowed):
 
 
 def matches(package, rule):
-    """Whether a rule (`NAME` or `NAME@VERSION`, the version perhaps cut short) is about a package."""
+    """Whether a rule of deny.toml (`NAME` or `NAME@VERSION`, where the version may be shortened) applies to a package."""
     name, _, version = rule["crate"].partition("@")
     return package["name"] == name and f"{package['version']}.".startswith(f"{version}." if version else "")
 
 
 def check_policy(packages, policy):
-    """Licences, sources, bans and duplicates."""
+    """Yields violations of the rules for licences, sources, banned crates and duplicates."""
     for package in packages:
         shown = f"{package['name']} {package['version']}"
         if not is_allowed(package["licence"], policy["licenses"]["allow"]):
@@ -107,7 +107,7 @@ def check_policy(packages, policy):
 
 
 def check_use(members):
-    """Dependencies that no source file of their package names."""
+    """Yields dependencies that no source file of their package names."""
     used = set()
     for member in members:
         folder = Path(member["manifest_path"]).parent
@@ -124,7 +124,7 @@ def check_use(members):
 
 
 def main():
-    """Prints what is wrong; the exit status tells whether anything is."""
+    """Prints the violations; the exit status is 1 if there are any."""
     policy = tomllib.loads((ROOT / "deny.toml").read_text())
     members = json.loads(run_cargo("metadata", "--format-version=1", "--no-deps"))["packages"]
     problems = list(check_use(members))
@@ -139,5 +139,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except subprocess.CalledProcessError as error:
-        # cargo has said why.
+        # cargo itself has printed the reason.
         sys.exit(error.returncode)

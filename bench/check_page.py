@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Opens a report in Chromium, wide and narrow, light and dark, and looks for what must not be.
+"""Opens a report in Chromium, wide and narrow, light and dark, and looks for faults.
 
-These are errors on the console, requests for anything else, a page wider than its window, texts of a chart that cover
+Faults are errors on the console, requests for other files, a page wider than its window, texts of a chart that cover
 each other or reach beyond it, and texts that are cut off.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 SIZES = [(1280, 900), (400, 860)]
 LIMIT = 30.0
 
-# What the page finds out about itself: a list of complaints.
+# A script that the page runs to examine its own layout; it returns a list of complaints.
 LOOK = """
 (() => {
   const found = [];
@@ -53,10 +53,11 @@ LOOK = """
 
 
 class Browser:
-    """A Chromium without a window, told what to do through a pipe. A context manager."""
+    """A Chromium without a window, driven through a pipe by its DevTools protocol. A context manager."""
 
     def __init__(self, directory):
-        # It reads from 3 and writes to 4, so the ends of the pipes must be elsewhere before they are moved there.
+        # Chromium reads commands from descriptor 3 and writes to 4; so the ends of the pipes get higher numbers first, and are then moved
+        # there.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pair in (os.pipe(), os.pipe()) for end in pair]
         its_input, self.input, self.output, its_output = ends
 
@@ -81,7 +82,7 @@ class Browser:
             raise
 
     def attach(self):
-        """Finds the one page there is, and wants to hear what happens on it."""
+        """Attaches to the only page, and asks for events about it."""
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -135,7 +136,7 @@ class Browser:
                 self.events.append(message)
 
     def open(self, url, size, scheme):
-        """Shows a page; returns the complaints."""
+        """Opens a page at this window size and colour scheme; returns the complaints."""
         self.events.clear()
         wide, high = size
         self.call("Emulation.setDeviceMetricsOverride", width=wide, height=high, deviceScaleFactor=1, mobile=False)
@@ -157,7 +158,7 @@ class Browser:
         return found
 
     def picture(self, path):
-        """Writes all of the page as PNG."""
+        """Writes a picture of the whole page as PNG."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
 

@@ -17,22 +17,22 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 RECORD = HERE / "micro" / "recorded.json"
-# Each case runs so often, and then so often: what the second run needs beyond the first is the operations' own.
-# To start is not always the same work, as hashes are seeded at random; of so many operations that is little each.
+# Each case is run this many times, then that many times; the difference of the counts is that of the operations alone. The cost of starting
+# varies, because hashes are seeded at random, but divided by so many operations it is small.
 FEW, MORE = 200, 4200
-# A case may need so much more than recorded: a share, and where that is less, some instructions.
+# Share, and number of instructions, by which a case may exceed its recorded count; the larger one applies.
 TOLERANCE, SLACK = 0.03, 2.0
-# What libraries choose their code by while they run.
+# Features of the processor by which libraries choose their code at run time.
 CPU_FLAGS = ("sse4_2", "avx", "avx2", "bmi2", "erms", "fsrm", "avx512vl", "avx512bw", "aes", "pclmulqdq")
 
 
 class MicroFailed(Exception):
-    """The counts cannot be taken."""
+    """The instructions cannot be counted."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operation of one benchmark program."""
+    """One operation in a benchmark program."""
 
     program: str
     name: str
@@ -50,7 +50,7 @@ def run(command, **more):
 
 
 def built_programs(messages):
-    """Names and paths of the benchmark programs, from cargo's messages."""
+    """Names and paths of the benchmark programs, from the messages of cargo."""
     programs = {}
     for line in messages.splitlines():
         message = json.loads(line)
@@ -60,19 +60,19 @@ def built_programs(messages):
 
 
 def build():
-    """Builds the benchmarks as `cargo bench` would, but with the quick profile."""
+    """Builds the benchmarks as `cargo bench` would, but with the profile `bench-quick`."""
     command = [os.environ.get("CARGO", "cargo"), "build", "--profile", "bench-quick", "--workspace", "--bench", "*"]
     return built_programs(run([*command, "--message-format=json-render-diagnostics"], cwd=PROJECT).stdout)
 
 
 def cases_of(name, program):
-    """The cases of a program, each named after it."""
+    """The cases of a program; the program's name is the first part of theirs."""
     lines = run([program, "--list"]).stdout.splitlines()
     return [Case(program, f"{name}/{case}", title) for case, title in (line.split("\t") for line in lines)]
 
 
 def collected(output):
-    """The count in what callgrind says at its end."""
+    """The number of instructions in the output of callgrind."""
     match = re.search(r"^==\d+== Collected : (\d+)$", output, re.MULTILINE)
     if not match:
         raise MicroFailed(f"callgrind gave no count:\n{output.strip()[-2000:]}")
@@ -80,13 +80,13 @@ def collected(output):
 
 
 def per_operation(few, more):
-    """Instructions of one operation, from the counts of both runs."""
+    """Instructions of one operation, computed from the counts of both runs."""
     return round((more - few) / (MORE - FEW), 1)
 
 
 def count(case):
-    """Instructions of one operation of a case."""
-    # Nothing of the caller's environment is to matter.
+    """Counts the instructions of one operation of a case."""
+    # The environment of the caller must not change the counts.
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", "TMPDIR": tempfile.gettempdir()}
     tool = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     command = [*tool, case.program, case.name.split("/", 1)[1]]
@@ -95,7 +95,7 @@ def count(case):
 
 
 def toolchain():
-    """What the counts depend on besides our code."""
+    """What the counts depend on besides this project's code."""
     rustc = os.environ.get("RUSTC", "rustc")
     version = run([rustc, "--version"]).stdout.strip()
     config = run([rustc, "--print", "cfg", *os.environ.get("RUSTFLAGS", "").split()]).stdout
@@ -114,12 +114,12 @@ def load_record():
 
 
 def differing(recorded, now):
-    """The parts of the toolchain that are not as recorded."""
+    """The parts of the toolchain that differ from the recorded ones."""
     return [part for part in now if recorded.get(part) != now[part]]
 
 
 def is_too_high(entry):
-    """True if a case needs more than recorded, beyond what is tolerated."""
+    """Whether a case needs more instructions than recorded, beyond the tolerance."""
     recorded = entry["recorded"]
     return recorded is not None and entry["instructions"] - recorded > max(recorded * TOLERANCE, SLACK)
 
@@ -150,7 +150,7 @@ def entries_of(cases, record):
 
 
 def remarks(entries, record, now):
-    """What a reader of the comparison has to know."""
+    """Yields what a reader of the comparison must know."""
     parts = differing(record["recorded_with"], now)
     if record["instructions"] and parts:
         yield (
@@ -163,8 +163,8 @@ def remarks(entries, record, now):
 
 
 def measure(notes=None):
-    """The entries for the report: `name`, `title`, `instructions`, `recorded`. Empty if they cannot be counted; then
-    and where the comparison means little, a text is added to `notes`."""
+    """The entries for the report: `name`, `title`, `instructions`, `recorded`. Empty if instructions cannot be counted. In
+    that case, and if the comparison means little, a text is added to `notes`."""
     notes = [] if notes is None else notes
     record = load_record()
     try:
@@ -177,7 +177,7 @@ def measure(notes=None):
 
 
 def table(entries):
-    """The comparison as lines of text."""
+    """Yields the comparison as lines of text."""
     width = max((len(entry["name"]) for entry in entries), default=4)
     yield f"{'case':{width}} {'instructions':>12} {'recorded':>9}  change"
     for entry in entries:
@@ -222,7 +222,7 @@ def main():
         return 0
     for remark in remarks(entries, record, now):
         print(remark, file=sys.stderr)
-    # Counts of another compiler prove nothing about our code.
+    # Counts with another compiler say nothing about changes of this project's code.
     is_comparable = not differing(record["recorded_with"], now)
     return 1 if is_comparable and any(map(is_too_high, entries)) else 0
 

@@ -20,13 +20,13 @@ from harness.servers import Running, ServerFailed, Setup
 from harness.site import Site
 
 HERE = Path(__file__).resolve().parent
-# Memory hardly varies, and each of these rounds starts a server and 10,000 connections.
+# Rounds of cases in which each round starts a server and opens 10,000 connections. Memory hardly varies, so few are enough.
 FRESH_ROUNDS = 3
 QUICK_FRESH_ROUNDS = 2
 
 
 class TimeIsUp(Exception):
-    """The whole run has reached its limit."""
+    """The run has reached its time limit."""
 
 
 def arguments():
@@ -51,22 +51,22 @@ def arguments():
     parser.add_argument("--redraw", action="store_true", help="only write the report again, from report.json")
     parser.add_argument("--list", action="store_true", help="list cases and servers")
     args = parser.parse_args()
-    # These are relative to where the script is started, all else to the project.
+    # Paths on the command line are relative to the directory in which the script is started, all others to the project.
     args.out = args.out.resolve()
     if args.h2o:
         args.h2o = os.path.abspath(args.h2o)
-        # Built along with it.
+        # The load generator is built beside the server.
         H3load.needs = str(Path(args.h2o).with_name("h3load"))
     os.chdir(HERE.parent)
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.seconds = args.seconds or (0.3 if args.quick else 0.6)
-    # Whoever asks for a part wants that part alone.
+    # A run of some cases or servers measures nothing else.
     args.micro = not (args.no_micro or args.quick or args.floor or args.cases or args.servers)
     return args
 
 
 def pick_servers(args, notes):
-    """The servers to run. A peer may be missing, our own may not."""
+    """The servers that take part. A peer that is not installed is left out; this project's server must exist."""
     servers = server_files.load_all(HERE / "servers", args.h2o)
     if args.servers:
         names = args.servers.split(",")
@@ -96,7 +96,7 @@ def pick_servers(args, notes):
 
 
 def back_ends(args):
-    """The servers that proxies may ask, by name: those that are installed, whether they take part or not."""
+    """The servers that proxies may have as backends, by name: those that are installed, whether they take part or not."""
     every = server_files.load_all(HERE / "servers", args.h2o)
     return {server.name: server for server in every if server.name in case_files.BACKENDS and server.binary}
 
@@ -134,14 +134,14 @@ def pick_cores(args):
 
 
 class Entrant:
-    """A server in a case: its results, and what there is to measure it."""
+    """A server in a case: its process, its results, and what `prepare` returned."""
 
     def __init__(self, server, case, running, prepared):
         self.server, self.case, self.running, self.prepared = server, case, running, prepared
 
 
 class Run:
-    """Measures every case with every server, in turn."""
+    """Measures every case with every server in turn."""
 
     def __init__(self, args, servers, cores, data, behind):
         self.args, self.servers, self.cores, self.data, self.behind = args, servers, cores, data, behind
@@ -158,20 +158,20 @@ class Run:
         return DRIVERS[case.driver](self.cores, self.args.seconds * case.longer, latencies=not self.args.quick)
 
     def rounds(self, case):
-        """How many rounds a case has. Some need a fresh server for each, and have fewer."""
+        """Number of rounds of a case. A case that needs a new server for each round has fewer."""
         if not getattr(DRIVERS[case.driver], "fresh_server", False):
             return self.args.rounds
         return min(self.args.rounds, QUICK_FRESH_ROUNDS if self.args.quick else FRESH_ROUNDS)
 
     def batch(self, cases, site):
-        """Measures cases that belong together: in each round every case with every server."""
+        """Measures cases that belong together: each round runs every case with every server."""
         for case in cases:
             site.paths(case)
         records = {case.name: self.new_record(case) for case in cases}
         with contextlib.ExitStack() as stack:
             entrants = self.enter(cases, records, site, stack)
             for turn in range(self.args.rounds):
-                # A B C, then C B A: who comes first gains nothing by it.
+                # The order of the servers is reversed in every other round, so that none gains by its place.
                 for entrant in entrants[:: -1 if turn % 2 else 1]:
                     if turn >= self.rounds(entrant.case):
                         continue
@@ -182,7 +182,7 @@ class Run:
                     try:
                         rounds.setdefault(server.name, []).append(self.measure(entrant, site))
                     except (ServerFailed, LoadFailed) as problem:
-                        # Half a series has no spread worth telling.
+                        # A series with fewer rounds than the others is dropped, because its spread would mislead.
                         self.note(server, case, problem)
                         entrants.remove(entrant)
                         rounds.pop(server.name, None)
@@ -192,7 +192,7 @@ class Run:
         self.data["cases"] += records.values()
 
     def enter(self, cases, records, site, stack):
-        """Starts all servers, once for each setup; they stay until the batch is done."""
+        """Starts all servers, once for each setup; they run until the batch is done."""
         entrants, started, behind = [], {}, {}
         for case in cases:
             driver = self.driver(case)
@@ -222,7 +222,7 @@ class Run:
         return entrants
 
     def backend(self, server, case, site, started, stack):
-        """What the server is to be a proxy for, or None. It has the client's core, and its time is not counted."""
+        """The backend for a server that is a proxy, or None. It runs on the client's core, and its time is not counted."""
         if not case.backend:
             return None
         kind = server if case.backend == case_files.ITSELF else self.behind[case.backend]
@@ -241,7 +241,7 @@ class Run:
             return driver.measure(running, case, site, entrant.prepared)
 
     def new_record(self, case):
-        """A case as the report has it, without results yet."""
+        """The record of a case for the report, without results."""
         return {
             "name": case.name,
             "title": case.title,
@@ -259,7 +259,7 @@ class Run:
 
     @staticmethod
     def check(running, case, site):
-        """The server must give the answer that is to be measured."""
+        """Checks that the server gives the response that is to be measured."""
         status, head, body = running.ask(case)
         if status != case.status:
             raise ServerFailed(f"{case.path} gives {status}, not {case.status}")
@@ -278,7 +278,7 @@ class Run:
                     self.say(record)
 
     def micro(self):
-        """The costs of single functions of our own server."""
+        """Measures the costs of single functions of this project's server."""
         try:
             import micro
 
@@ -287,7 +287,7 @@ class Run:
             self.data["notes"].append(f"The costs of single functions were not measured: {problem}")
 
     def say(self, case):
-        """A case's figures, while the run goes on."""
+        """Prints a case's figures while the run goes on."""
         results = report.Results(self.data)
         unit = case_files.FIGURES[case["figure"]].unit
         for name in case["rounds"]:
@@ -297,7 +297,7 @@ class Run:
 
 
 def drop_comparisons(cases):
-    """Those with a case that this run does not have."""
+    """Removes comparisons with cases that this run does not have."""
     there = {case["name"] for case in cases}
     for case in cases:
         if case["compare"] and case["compare"]["with"] not in there:
@@ -347,7 +347,7 @@ def main():
         "micro": [],
         "notes": notes,
     }
-    # Servers and directories are cleaned up when a script stops this one, too.
+    # Servers and directories are cleaned up even if SIGTERM ends this script.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = Run(args, servers, cores, data, behind)
     interrupted = False

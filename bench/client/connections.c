@@ -28,7 +28,7 @@ static struct sockaddr_in server;
 static int keep;
 static const char *path;
 static long files;
-static long body_len = -1; /* of the first answer, asked for before any thread; all others must have it too */
+static long body_len = -1; /* of the first answer, which is requested before any thread starts; all other answers must have the same */
 
 static atomic_long left, next_file;
 static pthread_barrier_t opened, begin;
@@ -56,7 +56,7 @@ static int open_connection(void)
     return fd;
 }
 
-/* Sends the next request and reads the whole answer. Returns its octets, or 0. */
+/* Sends the next request and reads the whole response. Returns the number of its octets, or 0 if it failed. */
 static long ask(int fd)
 {
     char buf[32768], *end = NULL, *field;
@@ -64,7 +64,7 @@ static long ask(int fd)
     long content = -1;
     int len;
     if (files > 1) {
-        /* The name ends in five digits and `.txt`. */
+        /* PATH ends in five digits and `.txt`; each request replaces the digits. */
         int stem = (int)strlen(path) - 9;
         len = snprintf(buf, sizeof(buf), "GET %.*s%05ld.txt HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n", stem, path,
             atomic_fetch_add(&next_file, 1) % files, keep ? "" : "Connection: close\r\n");
@@ -94,7 +94,7 @@ static long ask(int fd)
         return 0;
     if (body_len < 0)
         body_len = content;
-    /* To the end of the connection, which is the server's to close. */
+    /* A response on a new connection ends when the server closes the connection. */
     return keep || recv(fd, buf, sizeof(buf), 0) == 0 ? (long)got : 0;
 }
 
@@ -109,7 +109,7 @@ static void *work(void *arg)
     }
     pthread_barrier_wait(&opened);
     pthread_barrier_wait(&begin);
-    /* A server that fails this often is not being measured. */
+    /* After ten failures the measurement is given up, because its result would be meaningless. */
     while (atomic_fetch_sub(&left, 1) > 0 && atomic_load(&failed) < 10) {
         long got = 0;
         if (fd < 0)

@@ -32,15 +32,15 @@ static const char *suite, *group;
 static char request[512];
 static size_t request_len;
 
-static atomic_long left;         /* connections still to begin */
-static atomic_long done, reused; /* connections finished, and those that resumed */
+static atomic_long left;         /* connections still to be begun */
+static atomic_long done, reused; /* connections finished, and how many of them resumed a session */
 static atomic_long failed;
 static pthread_barrier_t prepared, begin;
 
 struct worker {
     pthread_t thread;
     SSL_CTX *ctx;
-    SSL_SESSION *session; /* newest session of this thread, if `resume` */
+    SSL_SESSION *session; /* newest session of this thread, if handshakes are to be resumed */
     char negotiated[128];
 };
 
@@ -72,13 +72,13 @@ static SSL_CTX *new_context(void)
         ERR_print_errors_fp(stderr);
         exit(2);
     }
-    SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL); /* the certificate is the harness's own */
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL); /* the harness made the certificate itself */
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
     SSL_CTX_sess_set_new_cb(ctx, on_new_session);
     return ctx;
 }
 
-/* One connection from SYN to close. Returns 1 if the whole answer came. */
+/* One connection from SYN to close. Returns 1 if the whole response came. */
 static int converse(struct worker *w, int *was_reused)
 {
     static const unsigned char alpn[] = "\x08http/1.1";
@@ -104,14 +104,14 @@ static int converse(struct worker *w, int *was_reused)
 
     if (SSL_connect(ssl) == 1 && SSL_write(ssl, request, (int)request_len) == (int)request_len) {
         int got = 0;
-        /* To the end of the connection: this also takes in the tickets. */
+        /* Reads to the end of the connection, which also receives the session tickets. */
         while ((n = SSL_read(ssl, buf, sizeof(buf))) > 0) {
             if (got == 0 && n >= 12 && memcmp(buf, "HTTP/1.1 200", 12) == 0)
                 ok = 1;
             got += n;
         }
         *was_reused = SSL_session_reused(ssl);
-        /* In TLS 1.2 OpenSSL calls nobody when a ticket is replaced, and never again offers the old one. */
+        /* In TLS 1.2 OpenSSL calls no callback when the server replaces a ticket, but drops the old one, so the session is fetched here. */
         if (ok && resume && version == TLS1_2_VERSION) {
             SSL_SESSION_free(w->session);
             w->session = SSL_get1_session(ssl);
@@ -134,7 +134,7 @@ static void *work(void *arg)
         atomic_fetch_add(&failed, 1);
     pthread_barrier_wait(&prepared);
     pthread_barrier_wait(&begin);
-    /* A server that fails this often is not being measured. */
+    /* After ten failures the measurement is given up, because its result would be meaningless. */
     while (atomic_fetch_sub(&left, 1) > 0 && atomic_load(&failed) < 10) {
         was_reused = 0;
         if (converse(w, &was_reused)) {

@@ -2,10 +2,10 @@
 
     python3 idle.py ADDRESS PORT COUNT request|silent PATH
 
-With `request` each connection sends one request and reads the whole answer
-before it goes quiet; with `silent` it sends nothing. Writes `ready` when all are
-open, and ends (resetting every connection, so that none lingers) when its
-standard input is closed.
+With `request` each connection sends one request, reads the whole response and
+then sends nothing more; with `silent` it sends nothing at all. Prints `ready` when
+all connections are open. When standard input is closed, resets all connections,
+so that none lingers, and ends.
 """
 
 import errno
@@ -17,10 +17,9 @@ import struct
 import sys
 import time
 
-# Connections begun before the answers of earlier ones are awaited: well below
-# any server's accept backlog.
+# Connections that are opened before the responses on earlier ones are awaited: far fewer than any server's accept backlog holds.
 BATCH = 200
-# A source address has some 28,000 ports; a new address is taken long before.
+# Connections from one source address. An address has some 28,000 ports; the next address is used long before they run out.
 PER_SOURCE = 5000
 TIME_LIMIT = 60.0
 
@@ -28,7 +27,7 @@ IP_BIND_ADDRESS_NO_PORT = 24  # Linux: choose the port at connect, per destinati
 
 
 def open_socket(index, address):
-    """A socket on its way to `address`."""
+    """Returns a socket that is connecting to `address`."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
@@ -40,7 +39,7 @@ def open_socket(index, address):
 
 
 def answer_len(received):
-    """The length of the whole answer, or None while its head is incomplete."""
+    """The length of the whole response, or None while its head is incomplete."""
     head, end, _ = received.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -51,7 +50,7 @@ def answer_len(received):
 
 
 def open_batch(first, count, address, request):
-    """Opens `count` connections; returns them when each has its answer."""
+    """Opens `count` connections; returns them when each has received its response."""
     poller = select.epoll()
     waiting = {}  # descriptor -> (socket, octets received; None until the request is sent)
     for index in range(first, first + count):
@@ -69,7 +68,7 @@ def open_batch(first, count, address, request):
             if error:
                 sys.exit(f"connection failed: {errno.errorcode.get(error, error)}")
             if request and received is None:
-                sock.send(request)  # fits an empty socket buffer
+                sock.send(request)  # fits into the socket's buffer, which is empty
                 waiting[fd] = (sock, bytearray())
                 poller.modify(fd, select.EPOLLIN)
                 continue

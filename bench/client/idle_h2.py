@@ -1,11 +1,11 @@
-"""Opens many HTTP/2 connections, asks each once, and keeps them open.
+"""Opens many HTTP/2 connections, sends one request on each, and keeps them open.
 
     python3 idle_h2.py ADDRESS PORT COUNT request PATH http|CIPHERSUITE
 
-Each connection sends one request, reads the whole answer and acknowledges the
-server's settings before it goes quiet. Otherwise like idle.py. With a name of a
-ciphersuite instead of `http` it uses TLS, and that must be the suite agreed on;
-which ones TLS offers is taken from OpenSSL's configuration ($OPENSSL_CONF).
+Each connection sends one request, reads the whole response, acknowledges the
+server's SETTINGS, and then sends nothing more. Otherwise like idle.py. With the name
+of a cipher suite instead of `http` it uses TLS, and that suite must be agreed on;
+OpenSSL's configuration file ($OPENSSL_CONF) says which suites are offered.
 """
 
 import resource
@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness import http2
 
-# Connections opened at a time, so that client and server need not wait for each other.
+# Threads that open connections at the same time, so that client and server do not wait for each other.
 THREADS = 8
-# A source address has some 28,000 ports; a new address is taken long before.
+# Connections from one source address. An address has some 28,000 ports; the next address is used long before they run out.
 PER_SOURCE = 5000
 TIME_LIMIT = 60.0
 
@@ -55,7 +55,7 @@ def main():
         sys.exit(f"no such mode: {sys.argv[4]}")
     path, ciphersuite, context = sys.argv[5], sys.argv[6], None
     if ciphersuite != "http":
-        context = ssl._create_unverified_context()  # the certificate is our own
+        context = ssl._create_unverified_context()  # the harness made the certificate itself
         context.set_alpn_protocols(["h2"])
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

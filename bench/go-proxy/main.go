@@ -1,4 +1,4 @@
-// A reverse proxy as Go's standard library makes one: one more yardstick of the comparison.
+// A reverse proxy made with Go's standard library, as a yardstick of the comparison.
 //
 //	go-proxy -backend http://127.0.0.1:8080 -http 127.0.0.1:80 -https 127.0.0.1:443 -cert FILE -key FILE
 package main
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Buffers for bodies, so that not every answer makes one.
+// Buffers for bodies that are used again, so that a response need not allocate one.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -28,7 +28,7 @@ func (b *buffers) Put(buffer []byte) {
 	b.pool.Put(&buffer)
 }
 
-// Whom to believe: the system's certificates, or those of a file.
+// The trusted certificates for backends: those of the system, or those in a file.
 func roots(file string) *x509.CertPool {
 	if file == "" {
 		return nil
@@ -59,10 +59,10 @@ func main() {
 		log.Fatalf("no URL of a back end: %q", *backend)
 	}
 	transport := &http.Transport{
-		// Connections are kept, as many as there are ever requests at a time; the default is two.
+		// As many idle connections are kept as a case has requests at a time; the default is two.
 		MaxIdleConnsPerHost: 256,
 		IdleConnTimeout:     10 * time.Minute,
-		// The default asks the back end for gzip and undoes it.
+		// By default the transport requests gzip from the backend and decompresses it.
 		DisableCompression: true,
 		ReadBufferSize:     64 << 10,
 		TLSClientConfig:    &tls.Config{RootCAs: roots(*ca)},
@@ -83,7 +83,7 @@ func main() {
 		server := &http.Server{
 			Addr:    address,
 			Handler: proxy,
-			// Clients that go away are not worth a line.
+			// Messages about clients that close their connections are dropped.
 			ErrorLog:    log.New(io.Discard, "", 0),
 			IdleTimeout: 10 * time.Minute,
 			TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: versions[*most]},

@@ -1,4 +1,4 @@
-"""The cases: a TOML file each, in `cases/`. The number before the name gives the order."""
+"""The cases: a TOML file each, in `cases/`. The number at the beginning of a file's name gives the order."""
 
 import fnmatch
 import re
@@ -11,12 +11,12 @@ from .site import BULK, size_of_name
 
 @dataclass(frozen=True)
 class Figure:
-    """The number a case is about. Less is better, for all of them."""
+    """The figure by which a case compares servers. For all of them less is better."""
 
     title: str
     unit: str
     per: str
-    # How many of `per` one core second pays for, if that makes sense.
+    # Factor to compute how many of `per` one core manages in a second, if that is meaningful.
     per_core_second: float | None = None
 
 
@@ -29,9 +29,9 @@ FIGURES = {
     "bytes_per_connection": Figure("memory per idle connection", "B", "connection"),
     "page_ms": Figure("time until a page is complete", "ms", "page"),
 }
-# What cases of a batch may be compared by.
+# Figures by which cases of a batch may be compared with each other.
 METRICS = (*FIGURES, "octets_per_response", "per_second", "gb_per_second")
-# The drivers, and the modes that each one has.
+# The drivers, with the modes of each.
 MODES = {
     "h2load": ("",),
     "handshakes": ("full", "resumed"),
@@ -41,9 +41,9 @@ MODES = {
 }
 VERSIONS = {"1.2": "TLSv1.2", "1.3": "TLSv1.3"}
 LIMITS = ("peer", "floor")
-# What a link between client and server is made of: its rate, its round trip, and the queue of each direction.
+# The attributes of a link between client and server: rate, round trip, and queue in each direction.
 LINK = {"kbit", "round_trip_ms", "queue_kb"}
-# Whom a proxy may ask: a server of servers/, or each its own kind.
+# The backends that a proxy may have: a server of servers/, or a server of the same kind as the proxy.
 ITSELF = "itself"
 BACKENDS = ("nginx", "h2o", ITSELF)
 
@@ -55,7 +55,7 @@ class Case:
     name: str
     title: str
     group: str
-    # One sentence: what the case shows.
+    # One sentence that says what the case shows.
     shows: str
     driver: str
     scheme: str
@@ -64,35 +64,35 @@ class Case:
     figure: str
     status: int = 200
     protocol: str = "h1"
-    # Requests under way at a time on each connection; HTTP/1 has one, and a page asks for all its files.
+    # Requests in progress at a time on each connection; HTTP/1 has one, and a page requests all of its files.
     streams: int = 1
-    # Other figures that the report shows beside the main one.
+    # Further figures that the report shows besides the main one.
     also: tuple = ()
     mode: str = ""
-    # Requests sent before anything is measured, to warm caches and to learn the rate.
+    # Requests sent before the measurement, to fill caches and to learn the server's rate.
     warm_up: int = 2000
-    # How many times as long as others it is measured, so that opening its connections does not count.
+    # Factor by which the case is measured longer than others, so that opening its connections does not count.
     longer: int = 1
-    # The only version and suite of TLS, if the scheme is https.
+    # The only TLS version and cipher suite that clients offer, if the scheme is https.
     tls: str = "1.3"
     suite: str = "TLS_AES_128_GCM_SHA256"
-    # How many different files are asked for in turn; `path` is the first of them.
+    # Number of different files that are requested in turn; `path` is the first of them.
     files: int = 1
-    # How many hosts are configured beside the default one; the last of them is asked.
+    # Number of hosts that are configured besides the default one; requests are for the last of them.
     hosts: int = 0
-    # What the servers are proxies for, if that is what the case is about.
+    # The backend, if servers take part in the case as proxies.
     backend: str = ""
-    # The link that pages are loaded over.
+    # The link over which pages are loaded.
     link: dict = field(default_factory=dict)
-    # Belongs to the daily subset.
+    # Whether the case belongs to the daily subset.
     quick: bool = False
-    # Cases with the same word are measured in turn, so that they can be compared.
+    # Cases with the same word are measured in the same rounds, so that they can be compared.
     together: str = ""
     # Whether the floor program takes part.
     floor: bool = False
-    # At most this ratio of our own server's figure to another's.
+    # Largest allowed ratio of this project's figure to that of another server.
     limits: dict = field(default_factory=dict)
-    # What our own server's result is divided by, and the limit of that.
+    # The case that this project's result is divided by, and the largest allowed ratio.
     compare: dict = field(default_factory=dict)
 
     @classmethod
@@ -161,7 +161,7 @@ class Case:
         return case
 
     def needs(self):
-        """What a server must be able to do; see `[lacks]` in servers/*.toml."""
+        """What a server must support for the case; see `[lacks]` in servers/*.toml."""
         needs = {"h2c" if (self.protocol, self.scheme) == ("h2", "http") else self.protocol}
         if self.backend:
             needs |= {"proxy", "proxy-to-itself" if self.backend == ITSELF else "proxy"}
@@ -187,7 +187,7 @@ class Case:
 
 
 def check_comparisons(cases):
-    """A case can be compared only with one that is measured along with it."""
+    """Checks that each case is compared only with one that is measured in the same rounds."""
     named = {case.name: case for case in cases}
     if len(named) < len(cases):
         names = [case.name for case in cases]
@@ -200,7 +200,7 @@ def check_comparisons(cases):
 
 
 def load_all(directory, wanted=()):
-    """Every case, or those whose name or group fits one of the patterns."""
+    """All cases, or those whose name or group matches one of the patterns."""
     cases = [Case.load(path) for path in sorted(Path(directory).glob("*.toml"))]
     check_comparisons(cases)
     if not wanted:
@@ -215,7 +215,7 @@ def load_all(directory, wanted=()):
 
 
 def batches(cases):
-    """The cases in order, those that are measured together as one list."""
+    """The cases in order, as lists: cases that are measured together are in one list."""
     found = {}
     for case in cases:
         found.setdefault(case.together or f"only {case.name}", []).append(case)

@@ -1,4 +1,4 @@
-"""The charts as SVG: what each server needs relative to the best other server, on a logarithmic axis."""
+"""The charts as SVG: the cost of each server relative to the best other server, on a logarithmic axis."""
 
 import math
 import re
@@ -9,19 +9,19 @@ from .results import MORE, figure_of, summary, with_spread
 
 WIDE, NARROW = 860, 360
 PAD = 20
-LABEL = 268  # for the cases' names, on a wide chart
-VALUE = 150  # for our own ratio beside them
+LABEL = 268  # width for the cases' names on a wide chart
+VALUE = 150  # width for this project's ratio beside them
 LINE = 16
 SMALL = 14
-BOLD = 14  # as wide as this is bold text of 13
-# What rules every axis: at least this wide, however close the servers are.
+BOLD = 14  # bold text of size 13 is as wide as normal text of this size
+# The smallest range of an axis, however close the servers are.
 LEAST_RANGE = (0.5, 2.0)
-# Round numbers within each power of ten, from many to few.
+# Factors of round numbers within each power of ten, from many to few.
 TICKS = [(1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)]
 TICK_ROOM = 30
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
-# The colours of the page and of the charts alike: light, dark.
+# The colours of the page and of the charts, each for the light and for the dark scheme.
 COLOURS = {
     "text": ("#10222b", "#e4eef1"),
     "soft": ("#4a606b", "#9db3bd"),
@@ -34,7 +34,7 @@ COLOURS = {
 
 
 def paint(scope, pick, servers):
-    """The rules that differ between light and dark."""
+    """The style rules that differ between the light and the dark scheme."""
     tone = {name: pair[pick] for name, pair in COLOURS.items()}
     rules = [
         f"{scope} text {{ fill: {tone['text']} }}",
@@ -54,7 +54,7 @@ def paint(scope, pick, servers):
 
 
 def style(scope, servers):
-    """The style sheet of the charts; `servers` are their classes with a colour for light and one for dark."""
+    """The style sheet of the charts; `servers` has the class of each server with a colour for light and one for dark."""
     rules = [
         f"{scope} text {{ font: 13px {FONT} }}",
         f"{scope} .title {{ font-size: 18px; font-weight: 700 }}",
@@ -73,7 +73,7 @@ def style(scope, servers):
 
 
 def class_of(name):
-    """The class of a server's colour."""
+    """Name of the CSS class that has a server's colour."""
     return "s-" + re.sub(r"[^a-zA-Z0-9]", "-", name)
 
 
@@ -82,7 +82,7 @@ def server_colours(results):
 
 
 def width_of(text, size):
-    """About how wide a text is, rather too wide than too narrow, as fonts differ."""
+    """An estimate of a text's width, rather too wide than too narrow, because fonts differ."""
     units = 0.0
     for char in text:
         if char in "il.,'|:;!()[] tfjrI1-":
@@ -95,7 +95,7 @@ def width_of(text, size):
 
 
 def wrap(text, width, size):
-    """The text as lines that are not wider than `width`; a single word may be."""
+    """The text as lines that are at most `width` wide, unless a single word is wider."""
     lines = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -107,7 +107,7 @@ def wrap(text, width, size):
 
 
 def shape(kind, x, y, size):
-    """The outline of a mark as a path: colour is not all that tells servers apart."""
+    """The outline of a mark as an SVG path. Shapes differ so that servers can be told apart without colours."""
     corners = {
         "diamond": [(0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)],
         "square": [(-0.95, -0.95), (0.95, -0.95), (0.95, 0.95), (-0.95, 0.95)],
@@ -126,7 +126,7 @@ PEER_SHAPES = ["diamond", "square", "up", "down", "right", "left"]
 
 
 def shapes_of(results):
-    """The shape of each server: ours is a circle, the floor a stroke."""
+    """The shape of each server's mark: this project's is a circle, the floor's a stroke."""
     peers = iter(range(len(results.peers())))
     found = {}
     for name in results.servers():
@@ -140,7 +140,7 @@ def shapes_of(results):
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic axis of ratios between two points on the paper."""
+    """A logarithmic axis of ratios between two horizontal positions."""
 
     low: float
     high: float
@@ -157,7 +157,7 @@ class Axis:
         return self.left + (self.right - self.left) * share
 
     def ticks(self):
-        """As many round numbers as have room for their text."""
+        """As many round numbers as have room for their labels."""
         for factors in TICKS:
             every = (factor * 10.0**exponent for exponent in range(-4, 6) for factor in factors)
             found = [value for value in every if self.low <= value <= self.high]
@@ -168,7 +168,7 @@ class Axis:
 
 
 class Canvas:
-    """Parts of a chart from top to bottom."""
+    """Collects the parts of a chart from top to bottom."""
 
     def __init__(self, width):
         self.width = width
@@ -187,7 +187,7 @@ class Canvas:
             self.text(PAD, self.y - 3, part, kind)
 
     def legend(self, entries):
-        """Marks with their names, in as many lines as they need."""
+        """Draws marks with their names, in as many lines as they need."""
         x = PAD
         self.y += 20
         for kind, name, text in entries:
@@ -200,7 +200,7 @@ class Canvas:
             x += wide + 14
 
     def axis(self, axis, stretches, words):
-        """The lines behind the rows, in each stretch from top to bottom, and the numbers below them."""
+        """Draws the vertical lines behind the rows, in each stretch from top to bottom, and the numbers below them."""
         for top, bottom in stretches:
             lines = [
                 f'<rect class="tint" x="{axis.left:.1f}" y="{top:.1f}" '
@@ -235,7 +235,7 @@ TITLE = "What each server needs, relative to the best other server"
 
 
 def ratios_of(results, case):
-    """Every server's ratio to the best peer, which itself has none; our own is last, to be drawn on top."""
+    """Ratio of each server to the best peer, without the peer itself. This project's comes last, so that it is drawn on top."""
     names = sorted(case["rounds"], key=lambda name: results.role(name) == "own")
     ratios = {name: results.to_best_peer(case, name) for name in names}
     return {name: ratio for name, ratio in ratios.items() if ratio}
@@ -244,7 +244,7 @@ def ratios_of(results, case):
 def headline(results, width=WIDE, link="#", foot=(), sheet=None):
     """The chart of the headline cases: a row for each, a mark for each server.
 
-    With a style sheet of its own it stands alone and has a title.
+    With a style sheet (`sheet`) the chart stands alone and has a title.
     """
     canvas = Canvas(width)
     narrow = width < 600
@@ -261,7 +261,7 @@ def headline(results, width=WIDE, link="#", foot=(), sheet=None):
     canvas.y += 12
     left = PAD + (0 if narrow else LABEL + 12)
     right = width - PAD - (0 if narrow else VALUE + 12)
-    # The marks at the ends stand within the paper.
+    # The axis is so long that the marks at its ends lie within the drawing.
     axis = Axis.around([ratio for case in cases for ratio in ratios_of(results, case).values()], left, right)
     stretches = [row(canvas, results, case, axis, shapes, narrow, link) for case in cases]
     canvas.axis(axis, stretches, "logarithmic; 1 = best other server; left is less")
@@ -272,7 +272,7 @@ def headline(results, width=WIDE, link="#", foot=(), sheet=None):
 
 
 def row(canvas, results, case, axis, shapes, narrow, link):
-    """One case: its name, the marks of the servers, our own ratio as a number. Returns where the marks' lines go."""
+    """Draws a case: its name, the marks of the servers, this project's ratio as a number. Returns where the vertical lines go."""
     own = results.own()
     ratio = results.to_best_peer(case, own)
     against = f"of {results.title(results.best_peer(case))}"
@@ -320,7 +320,7 @@ def row(canvas, results, case, axis, shapes, narrow, link):
 
 
 def small_print(results):
-    """What a chart that stands alone has to say about itself."""
+    """The explanations that a chart needs when it stands alone."""
     data = results.data
     counts = {len(rounds) for case in results.headline() for rounds in case["rounds"].values()}
     versions = [f"{server['title']}: {server['version']}" for server in results.servers().values()]
@@ -333,12 +333,12 @@ def small_print(results):
 
 
 def headline_file(results):
-    """The headline chart as a file that stands alone."""
+    """The headline chart as an SVG file that can stand alone."""
     return headline(results, link=None, foot=small_print(results), sheet=style(".chart", server_colours(results)))
 
 
 def every_case(results, width=WIDE):
-    """Our ratio to the best peer in every case, a row for each group."""
+    """This project's ratio to the best peer in every case, with a row for each group."""
     canvas = Canvas(width)
     canvas.y = 4
     narrow = width < 600
@@ -357,9 +357,9 @@ def every_case(results, width=WIDE):
 
 
 def strip(canvas, results, group, cases, ratios, axis, narrow):
-    """The cases of one group; marks that would cover each other go to another level. Returns where their lines go."""
+    """Draws the cases of one group; marks that would cover each other are put on different levels. Returns where the vertical lines go."""
     radius = 6
-    levels = []  # the right end of the last mark on each
+    levels = []  # the right end of the last mark on each level
     places = []
     for case in sorted(cases, key=lambda case: ratios[case["name"]].median):
         at = axis.x(ratios[case["name"]].median)

@@ -1,7 +1,7 @@
-"""How load is made. A driver measures one server once and returns its numbers.
+"""The drivers, which make load. `measure` of a driver measures one server in one round and returns the numbers.
 
-`prepare` runs once per server and case, before the rounds; what it returns is
-handed to every `measure`. The server's clocks are read while it has nothing to do.
+`prepare` runs once per server and case, before the rounds; its result is passed
+to every `measure`. A server's clocks are read while it has nothing to do.
 """
 
 import json
@@ -18,10 +18,10 @@ from .cases import VERSIONS
 from .machine import CoreClock
 from .servers import asked_host
 
-# What every TLS client here offers, beside the version and suite of the case, so that all servers do the same work.
+# The TLS suite and group that clients offer unless the case says otherwise, so that all servers do the same work.
 CIPHERSUITE = "TLS_AES_128_GCM_SHA256"
 GROUP = "X25519"
-# With TLS 1.2 the curve of the certificate is one of these, too, but not the one that keys are exchanged by.
+# With TLS 1.2 this list also has the curve of the certificate, which is not used for the key exchange.
 GROUPS = {"1.2": f"{GROUP}:P-256", "1.3": GROUP}
 OPENSSL_CONFIG = """\
 openssl_conf = main
@@ -36,9 +36,10 @@ Groups = @group@
 
 CLIENT_DIR = Path(__file__).parents[1] / "client"
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-# For the kernel to close what the last connections left, and the servers to notice.
+# Seconds in which the kernel closes the last connections, and the servers notice it.
 SETTLE = 0.1
-# Latencies are asked for apart from the costs, as writing them down takes the client's time. Not those of bulk.
+# Latencies are measured in a run of their own, because logging them costs the client time; for bulk they are not measured.
+# Duration of that run in seconds, its largest number of requests, and the largest response that is not bulk, in octets.
 LATENCY_SECONDS = 0.15
 LATENCY_REQUESTS = 20_000
 LATENCY_LARGEST = 1_000_000
@@ -46,16 +47,16 @@ PERCENTILES = {"latency_p50_us": 0.5, "latency_p90_us": 0.9, "latency_p99_us": 0
 
 
 class LoadFailed(Exception):
-    """The load generator did not get the answers it should."""
+    """The load generator did not get the responses that it expected."""
 
 
 def patience(seconds):
-    """How long a client may take that was told to take `seconds`."""
+    """How long to wait for a client that was told to work for `seconds`."""
     return 15 + 5 * seconds
 
 
 def percentiles(durations):
-    """Of each of PERCENTILES, the least duration that so many do not exceed."""
+    """For each of PERCENTILES, the smallest duration that this share of the durations does not exceed."""
     durations = sorted(durations)
     return {
         name: durations[max(0, math.ceil(share * len(durations)) - 1)] for name, share in PERCENTILES.items()
@@ -63,14 +64,14 @@ def percentiles(durations):
 
 
 class Cores:
-    """Which core serves, and which core asks."""
+    """The core for the server, and the core for the load generator."""
 
     def __init__(self, server, client):
         self.server, self.client = server, client
 
 
 class Meter:
-    """Time used by a server between `begin` and `end`."""
+    """Measures the time that a server uses between `begin` and `end`."""
 
     def __init__(self, running, cores):
         self.pid = running.process.pid
@@ -82,30 +83,30 @@ class Meter:
         self.wall = time.monotonic()
 
     def end(self, seconds=None):
-        """`seconds`: how long the load took, if the generator knows better than we."""
+        """`seconds` is how long the load took, if the load generator has measured that itself."""
         wall = time.monotonic() - self.wall
         time.sleep(SETTLE)
         used = (process.cpu_ns(self.pid) - self.cpu) / 1e9
         others = self.core.busy_seconds() - self.busy - used
         self.seconds = seconds or wall
         self.cpu_seconds = used
-        # Ticks of /proc/stat are coarse, hence never below zero.
+        # The ticks of /proc/stat are coarse, so the difference may be negative.
         self.others = max(0.0, others / (wall + SETTLE))
 
     def common(self, client_seconds):
-        """`client_seconds`: processor time of the load generator."""
+        """`client_seconds` is the processor time of the load generator."""
         return {
             "cpu_seconds": self.cpu_seconds,
             "seconds": self.seconds,
             "core_busy": self.cpu_seconds / self.seconds,
             "core_others": self.others,
-            # Its start is in that, hence never more than all.
+            # The processor time includes the start of the load generator, so the quotient may exceed 1.
             "client_busy": min(1.0, client_seconds / self.seconds),
         }
 
 
 class H2load:
-    """Requests over persistent connections, as fast as the answers come."""
+    """Requests over persistent connections, each sent as soon as a response comes."""
 
     needs = "h2load"
 
@@ -113,15 +114,15 @@ class H2load:
         self.cores, self.wanted_seconds, self.latencies = cores, seconds, latencies
 
     def prepare(self, running, case, site):
-        """How many requests a measurement has, and how many one of latencies, if any."""
+        """Returns how many requests a measurement has, and how many one of latencies (0 for none)."""
         least = case.connections * case.streams
         warm_up = max(case.warm_up, least)
         rate = warm_up / self.run(running, case, site, warm_up)["seconds"]
-        # The same time for every server, so that the clocks are equally exact.
+        # Each server is measured for the same time, so that the clocks are equally exact.
         requests = max(least, int(rate * self.wanted_seconds))
         turn = case.files * case.connections
         if case.files > 1 and turn <= 2 * requests:
-            # Every connection asks for each file equally often.
+            # Every connection requests each file equally often.
             requests = round(requests / turn) * turn
         wanted = self.latencies and (case.status != 200 or site.size_of(case.path) <= LATENCY_LARGEST)
         return requests, min(LATENCY_REQUESTS, max(least, int(rate * LATENCY_SECONDS))) if wanted else 0
@@ -150,7 +151,7 @@ class H2load:
         log = site.dir / "latencies"
         log.unlink(missing_ok=True)
         self.run(running, case, site, requests, [f"--log-file={log}"])
-        # Start in µs, status, duration in µs.
+        # Columns of the log: start in µs, status, duration in µs.
         durations = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
         if len(durations) != requests:
             raise LoadFailed(f"h2load wrote down {len(durations)} of {requests} durations")
@@ -158,7 +159,7 @@ class H2load:
 
     @staticmethod
     def arguments(case, requests, origin, uris=None):
-        """The command line, for a server at `origin`."""
+        """The command line of h2load for a server at `origin`."""
         command = ["h2load", "-t1", f"-c{case.connections}", f"-n{requests}"]
         command += [f"-m{case.streams}"] if case.protocol == "h2" else ["--h1"]
         if case.scheme == "https":
@@ -169,13 +170,13 @@ class H2load:
         return command + ([f"--input-file={uris}", f"--base-uri={origin}"] if uris else [origin + case.path])
 
     def command(self, case):
-        """The command line as the report shows it."""
+        """The command line of h2load as the report shows it."""
         origin = "127.0.0.1:PORT" if case.hosts else "{url}"
         text = " ".join(self.arguments(case, "N", origin, "FILES" if case.files > 1 else None))
         return text.replace("{url}" + case.path, "{url}")
 
     def run(self, running, case, site, requests, more=()):
-        """Runs h2load; checks that all went as it should; returns what it tells."""
+        """Runs h2load, checks its output, and returns the figures in it."""
         origin = f"{case.scheme}://127.0.0.1:{running.port(case.scheme, case.protocol)}"
         uris = None
         if case.files > 1:
@@ -204,7 +205,7 @@ class H2load:
 
     @staticmethod
     def traffic(output, requests, size):
-        """What an answer takes on the wire before encryption; the sum of the bodies must be right."""
+        """Octets of a response on the wire before encryption; the sum of the bodies must be right."""
         octets = re.search(r"^traffic: .*\((\d+)\) total, .*\((\d+)\) headers .*\((\d+)\) data", output, re.MULTILINE)
         if not octets:
             raise LoadFailed("h2load does not tell the octets received")
@@ -226,14 +227,14 @@ class H2load:
             for fact in (f"TLS Protocol: {VERSIONS[case.tls]}", f"Cipher: {case.suite}", f"Server Temp Key: {GROUP}"):
                 if not re.search(rf"^{re.escape(fact)}\b", output, re.MULTILINE):
                     raise LoadFailed(f"the connection does not use {fact.partition(': ')[2]}")
-        # A connection that fell back to HTTP/1 would be measured as something else.
+        # A connection that fell back to HTTP/1 would not measure HTTP/2.
         if case.protocol == "h2" and not re.search(r"^Application protocol: h2c?$", output, re.MULTILINE):
             raise LoadFailed("the connection does not use HTTP/2")
         return float(finished[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[finished[2]]
 
 
 class Program:
-    """A client of our own in C, built when first needed, that waits for a line before its work begins."""
+    """A client program of bench/client in C, which is built when it is first needed, and waits for a line before its work begins."""
 
     needs = "cc"
     source = None
@@ -265,7 +266,7 @@ class Program:
         return " ".join([Path(self.source).stem, "127.0.0.1", "PORT", *arguments])
 
     def run(self, running, case, site, count, meter=None):
-        """Runs the program; checks that all went as it should; returns what it tells."""
+        """Runs the program, checks its output, and returns the figures in it."""
         port = running.port(case.scheme, case.protocol)
         used_before = process.ended_children_seconds()
         client = process.spawn(
@@ -281,7 +282,7 @@ class Program:
                 meter.begin()
             client.stdin.write("\n")
             client.stdin.flush()
-            # It keeps its connections until its input ends: closing them is no part of the work.
+            # The client keeps its connections until its standard input ends: closing them is not part of the work.
             told = json.loads(process.first_line(client, patience(self.wanted_seconds)))
             if meter:
                 meter.end(told["seconds"])
@@ -300,7 +301,7 @@ class Program:
 
 
 def expect_ready(client, seconds):
-    """Waits until a client of ours says that it is."""
+    """Waits until a client program prints `ready`."""
     line = process.first_line(client, patience(seconds))
     if line != "ready":
         process.stop(client)
@@ -309,7 +310,7 @@ def expect_ready(client, seconds):
 
 
 class Handshakes(Program):
-    """New TLS connections, a few at a time."""
+    """New TLS connections, several at a time."""
 
     source = "handshakes.c"
     libraries = ("-lssl", "-lcrypto")
@@ -339,7 +340,7 @@ class Handshakes(Program):
 
 
 class Connections(Program):
-    """HTTP/1 in cleartext, with a new connection for each request, or with files asked for in turn over kept ones."""
+    """HTTP/1 in cleartext: a new connection for each request, or many files requested in turn over persistent connections."""
 
     source = "connections.c"
     warm_up = 1000
@@ -348,7 +349,7 @@ class Connections(Program):
         return [case.mode, count, case.connections, case.path, case.files]
 
     def prepare(self, running, case, site):
-        # Each file is asked for at least once before anything is measured.
+        # Each file is requested at least once before the measurement.
         self.warm_up = max(case.warm_up, case.files)
         return super().prepare(running, case, site)
 
@@ -368,11 +369,11 @@ class Connections(Program):
 
     @staticmethod
     def judge(told, case, count):
-        pass  # the program compares status and length with those of the first answer, which `Running.ask` has checked
+        pass  # the program compares status and length with those of the first response, which `Running.ask` has checked
 
 
 class H3load(Program):
-    """HTTP/3, by the program in bench/h3load: requests over kept connections, new connections, or pages over a link."""
+    """HTTP/3, with the program bench/h3load: requests over persistent connections, new connections, or pages over a link."""
 
     source = "h3load"
     needs = "target/release/h3load"
@@ -427,17 +428,17 @@ class H3load(Program):
     @staticmethod
     def judge(told, case, count):
         wanted = {"full": 0, "resumed": count}.get(case.mode)
-        # A ticket that comes after the answer may come too late for the next connection.
+        # A ticket that the server sends after the response may come too late for the next connection.
         if wanted is not None and abs(told["reused"] - wanted) > count // 20:
             raise LoadFailed(f"{told['reused']} of {count} handshakes were resumed")
 
 
 class Idle:
-    """Memory for connections that do nothing. Each measurement has a server of its own."""
+    """Memory for connections that do nothing. Each measurement starts a new server."""
 
     needs = None
     fresh_server = True
-    # With TCP_DEFER_ACCEPT a server hears of a silent connection only after some seconds.
+    # With TCP_DEFER_ACCEPT a server is told of a silent connection only after some seconds.
     patience = 15.0
 
     def __init__(self, cores, seconds, latencies=True):
@@ -464,7 +465,7 @@ class Idle:
 
     def measure(self, running, case, site, _):
         pid = running.process.pid
-        # What every server sets up for its first requests is not counted per connection.
+        # The memory that a server allocates for its first requests is not counted for the connections.
         for _ in range(20):
             running.ask(case)
         time.sleep(SETTLE)
@@ -473,14 +474,14 @@ class Idle:
         command = [sys.executable, CLIENT_DIR / self.program(case)] if case.protocol != "h3" else [H3load.needs]
         command.append("127.0.0.1")
         command += [str(running.port(case.scheme, case.protocol)), *self.arguments(case)]
-        # Python cannot choose TLS 1.3's ciphersuite, OpenSSL's own configuration can.
+        # Python cannot choose the cipher suite of TLS 1.3; OpenSSL's configuration file can.
         config = site.dir / "openssl.cnf"
         config.write_text(OPENSSL_CONFIG.replace("@suite@", case.suite).replace("@group@", GROUP))
         environment = os.environ | {"OPENSSL_CONF": str(config)}
         client = process.spawn(command, self.cores.client, **PIPES, text=True, env=environment)
         try:
             expect_ready(client, 10)
-            accepted = case.connections  # over HTTP/3 they share a socket, and each has been answered
+            accepted = case.connections  # over HTTP/3 all connections share a socket, and the server has answered on each
             if case.protocol != "h3":
                 accepted = self.wait_for_accepts(pid, sockets_before, case.connections)
             time.sleep(1.0)

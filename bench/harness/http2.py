@@ -1,4 +1,4 @@
-"""One request by HTTP/2, with no more of the protocol than that takes."""
+"""Sends one request over HTTP/2, with the least of the protocol that this needs."""
 
 import struct
 import time
@@ -10,13 +10,13 @@ PADDED = 0x8
 PRIORITY = 0x20
 
 LARGEST_WINDOW = 2**31 - 1
-# In HPACK's static table: fields 8 to 14 are whole status fields.
+# In the static table of HPACK the fields 8 to 14 are `:status` with a value.
 STATUS_FIELD = 8
 STATUSES = dict(enumerate((200, 204, 206, 304, 400, 404, 500), STATUS_FIELD))
 
 
 class Refused(Exception):
-    """The server does not answer the request, or answers something else."""
+    """The server does not answer the request, or its response is not as expected."""
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -24,12 +24,12 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def request(scheme, authority, path):
-    """The first octets of a connection that asks for one file, with room for all of its answer."""
+    """The first octets of a connection: a request for one file, with windows large enough for the whole response."""
 
     def literal(name, value):
         value = value.encode()
         assert len(value) < 127
-        return bytes([name, len(value)]) + value  # not added to the table, not compressed
+        return bytes([name, len(value)]) + value  # a literal without indexing and without compression
 
     fields = b"\x82" + (b"\x87" if scheme == "https" else b"\x86") + literal(1, authority) + literal(4, path)
     no_push, window = struct.pack("!HI", 2, 0), struct.pack("!HI", 4, LARGEST_WINDOW)
@@ -42,12 +42,12 @@ def request(scheme, authority, path):
 
 
 def status(block):
-    """The status of an answer, which is its first field."""
+    """The status of a response, which must be its first field."""
     while block and block[0] & 0xE0 == 0x20:  # a change of the table's size, of one octet
         block = block[1:]
     if block and block[0] & 0x80 and block[0] & 0x7F in STATUSES:
         return STATUSES[block[0] & 0x7F]
-    # As a literal, servers name the field by any of those.
+    # In a literal field the name may be given by any of the static table's `:status` fields.
     index = block[0] & (0x3F if block[0] & 0x40 else 0x0F) if block else 0
     if len(block) > 2 and not block[0] & 0x80 and STATUS_FIELD <= index < STATUS_FIELD + len(STATUSES):
         value = block[2 : 2 + (block[1] & 0x7F)]
@@ -58,7 +58,7 @@ def status(block):
 
 
 def digits(octets):
-    """Digits in HPACK's Huffman code: five bits for 0, 1 and 2, six for the others; ones fill the rest."""
+    """Decodes digits in HPACK's Huffman code: 0, 1 and 2 have five bits, the others six; the last octet is filled with ones."""
     bits = "".join(f"{octet:08b}" for octet in octets)
     text = ""
     while len(bits) >= 5:
@@ -72,10 +72,10 @@ def digits(octets):
 
 
 def ask(sock, scheme, authority, path, deadline=float("inf")):
-    """Sends the only request of a new connection, and reads to the end of its answer.
+    """Sends the only request of a new connection, and reads to the end of its response.
 
-    Returns the status and the octets of head (as compressed) and body. The
-    connection stays open, and owes the server nothing. `deadline` is of the
+    Returns the status, and the octets of head (as compressed) and body. The
+    connection stays open, with the server's SETTINGS acknowledged. `deadline` is a time of the
     monotonic clock.
     """
     sock.sendall(request(scheme, authority, path))

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Describes the machine and the software of a run."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def first_line(command):
-    """The first line a program prints, or None if it cannot be run."""
+    """The first line that a program prints, or None if the program cannot be run."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # nginx prints its version on standard error.
+    # nginx prints its version to standard error.
     lines = (run.stdout or run.stderr).strip().splitlines()
     return lines[0] if lines else None
 
@@ -29,7 +29,7 @@ def hypervisor():
 
 
 def describe():
-    """Facts for the report's head, in the order shown."""
+    """Facts for the head of the report, in the order shown."""
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     return {
         "Processor": f"{cpu_model()}, {os.cpu_count()} cores, {hypervisor()}",
@@ -45,7 +45,7 @@ def load_average():
 
 
 class CoreClock:
-    """Busy time of one core, to see how much of it went to others than the server."""
+    """Measures the busy time of one core, to find how much of it processes other than the server used."""
 
     def __init__(self, core):
         self.core = core

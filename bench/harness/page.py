@@ -112,7 +112,7 @@ li { margin: 3px 0 }
 @media print { details > * { display: block } .card { break-inside: avoid } }
 """
 
-# Beside the charts' own: light, dark.
+# Colours of the page in addition to those of the charts, each for the light and for the dark scheme.
 COLOURS = {
     "back": ("#f5f8f9", "#0a141a"),
     "link": ("#0a6571", "#62cdd8"),
@@ -121,9 +121,9 @@ COLOURS = {
     **{name: chart.COLOURS[name] for name in ("text", "soft", "card", "edge", "bad")},
 }
 
-# How often the highest value of a group's cases may be that of the lowest for them to share a scale.
+# The cases of a group share a scale if the highest value is at most this many times the lowest.
 ONE_SCALE = 4.0
-# How many of the cases that are lost are named at once.
+# Number of lost cases that are shown without unfolding the list.
 LOSSES = 6
 
 
@@ -132,7 +132,7 @@ def tones(pick):
 
 
 def sheet(results):
-    """The style of the whole page, each server's colours in it."""
+    """The style sheet of the whole page, with each server's colours."""
     servers = chart.server_colours(results)
     fills = [[f".fill.{name} {{ background: {pair[pick]} }}" for name, pair in servers.items()] for pick in (0, 1)]
     return "\n".join(
@@ -150,12 +150,12 @@ def sheet(results):
 
 
 def small_spread(text):
-    """`median (least–most)` with the parentheses in small print."""
+    """Escapes `median (least–most)`, with the parentheses in small print."""
     return re.sub(r" (\([^()]+\))$", r" <small>\1</small>", escape(text))
 
 
 def prose(text):
-    """Text of a case or a note; what stands in backquotes is code."""
+    """Escapes a text of a case or a note; text between backquotes becomes code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -168,7 +168,7 @@ def group_anchor(group):
 
 
 def html(results):
-    """The whole page."""
+    """The whole page as HTML."""
     own = results.own()
     title = f"{results.title(own)} side by side with others" if own else "Side by side"
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(summary(results))}</p>']
@@ -210,7 +210,7 @@ def where(results):
 
 
 def both_widths(draw):
-    """A chart for wide and for narrow screens."""
+    """The chart in two versions, for wide and for narrow screens."""
     wide, narrow = draw(chart.WIDE), draw(chart.NARROW)
     return [
         '<div class="card figure">',
@@ -221,7 +221,7 @@ def both_widths(draw):
 
 
 def overview(results):
-    """What is to be seen at a glance: the headline chart, and every case as a mark."""
+    """The overview: the headline chart, and every case as a mark."""
     if not results.headline():
         return []
     outcomes = results.outcomes()
@@ -252,7 +252,7 @@ def overview(results):
 
 
 def losses(results):
-    """The cases where our server needs more, the worst first and many of them folded."""
+    """The cases where this project's server needs more, the worst first; most of them are folded."""
     lines = [f"<li>{link(case)}: {against_best(results, case)}</li>" for case in results.losses()]
     if not lines:
         return []
@@ -269,7 +269,7 @@ def link(case):
 
 
 def against_best(results, case):
-    """Our ratio to the best peer, coloured by what it means."""
+    """This project's ratio to the best peer, coloured by its outcome."""
     outcome = results.outcome(case)
     if outcome is None:
         return ""
@@ -306,7 +306,7 @@ SIGNS = {MET: ("✓", "good"), WITHIN: ("≈", "even"), MISSED: ("✗", "bad"), 
 
 
 def budgets(results):
-    """The limits: what is not met first, the rest folded."""
+    """The limits: those that are not met first, the others folded."""
     every = results.budgets()
     if not every:
         return []
@@ -343,7 +343,7 @@ def budget_list(some):
 
 
 def highest(results, case):
-    """Where a case's scale must reach."""
+    """The highest value that the scale of a case must show."""
     spreads = [results.spread(case, name) for name in case["rounds"]]
     return max((spread.high for spread in spreads if spread), default=0) or 1.0
 
@@ -391,7 +391,7 @@ def case_card(results, case, top):
 
 
 def bars(results, case, top):
-    """A bar for each server, the floor a line through all of them."""
+    """A bar for each server, with the floor as a line through all of them."""
     floor = results.spread(case, results.floor()) if results.floor() else None
     unit = figure_of(case["figure"]).unit
     line = f'<i class="least" style="left:{percent(floor.median, top)}"></i>' if floor else ""
@@ -423,7 +423,7 @@ def percent(value, top):
 
 
 def numbers(results, case):
-    """The table of a case, its command line, and the lengths of the answers."""
+    """The table of a case, its command line, and the lengths of the responses."""
     data = table(results, case)
     body = [f'<div class="scroll" tabindex="0" role="region" aria-label="Figures of {escape(case["title"])}"><table>']
     body.append("<tr><th>server</th>" + "".join(f"<th>{escape(title)}</th>" for title in data.columns) + "</tr>")

@@ -1,4 +1,4 @@
-"""Processes on a core of their own, and what they have used."""
+"""Starts processes on a core of their own, and reads what they have used."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def spawn(command, core, **options):
-    """Starts `command` pinned to `core`, with all descriptors it may have; its children and threads inherit that."""
+    """Starts `command`, pinned to `core` and with the largest allowed number of descriptors; its children inherit both."""
 
     def prepare():
         os.sched_setaffinity(0, {core})
@@ -22,14 +22,14 @@ def spawn(command, core, **options):
 
 
 def first_line(process, seconds):
-    """The first line that a new process writes, or what it has after so many seconds."""
+    """The first line that a new process writes, or the part that it has written after `seconds`."""
     deadline = time.monotonic() + seconds
     line = b""
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
             break
-        octet = os.read(process.stdout.fileno(), 1)  # past the buffer, so that `select` knows all
+        octet = os.read(process.stdout.fileno(), 1)  # without Python's buffer, so that `select` sees all bytes
         if not octet:
             break
         line += octet
@@ -51,8 +51,8 @@ def tree(root):
         try:
             stat = (entry / "stat").read_text()
         except OSError:
-            continue  # ended meanwhile
-        # The name, in parentheses, may itself hold blanks and parentheses.
+            continue  # the process has ended meanwhile
+        # The name in parentheses may itself contain blanks and parentheses.
         parent = int(stat.rpartition(")")[2].split()[1])
         children.setdefault(parent, []).append(int(entry.name))
     found, to_visit = [], [root]
@@ -67,9 +67,9 @@ def cpu_ns(root):
     """Processor time of every thread of the process and its descendants.
 
     From schedstat, in nanoseconds: the clock ticks of /proc/PID/stat are too
-    coarse for a run of a second. Exact while the threads sleep, which a server
-    without requests does. A thread that ends takes its time along; no server
-    here ends threads while it serves.
+    coarse for a run of a second. It is exact while the threads sleep, as those
+    of a server without requests do. The time of threads that have ended is not
+    included; no server here ends threads while it serves.
     """
     total = 0
     for pid in tree(root):
@@ -82,7 +82,7 @@ def cpu_ns(root):
 
 
 def pss_bytes(root):
-    """Proportional set size: private pages, and a share of the shared ones."""
+    """Proportional set size: private pages, and each shared page divided by the number of processes that share it."""
     total = 0
     for pid in tree(root):
         try:
@@ -94,7 +94,7 @@ def pss_bytes(root):
 
 
 def open_sockets(root):
-    """How many sockets the processes hold, to see that connections were really accepted."""
+    """Number of sockets that the processes have open, which shows whether connections were accepted."""
     count = 0
     for pid in tree(root):
         try:
@@ -106,7 +106,7 @@ def open_sockets(root):
 
 
 def stop(process, patience=5.0):
-    """Ends a process started by `spawn`, and what it left behind, by their ids."""
+    """Ends a process that `spawn` started, and its descendants, by their process ids."""
     if process.poll() is not None:
         return
     pids = tree(process.pid)
@@ -116,7 +116,7 @@ def stop(process, patience=5.0):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # A worker whose parent was killed would live on with the connections.
+    # A worker whose parent was killed could live on with its connections.
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline and any(os.path.exists(f"/proc/{pid}") for pid in pids[1:]):
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Turns the numbers into `report.json`, `report.md`, `report.html` and `headline.svg`."""
+"""Writes the results to `report.json`, `report.md`, `report.html` and `headline.svg`."""
 
 import json
 
@@ -19,7 +19,7 @@ __all__ = ["Results", "with_spread", "write"]
 
 
 def write(results, out):
-    """Writes everything to the directory `out`."""
+    """Writes all files of the report to the directory `out`."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.json").write_text(json.dumps(results.data, indent=1, ensure_ascii=False) + "\n")
     for old in out.glob("*.svg"):
@@ -31,12 +31,12 @@ def write(results, out):
 
 
 def cell(text):
-    """Text that does not end a cell of a table."""
+    """Escapes a text, so that it does not end the cell of a Markdown table."""
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
 def rows_of(columns, rows, numbers_from=1):
-    """A table; the columns from `numbers_from` on are numbers, to the right."""
+    """A table in Markdown; the columns from `numbers_from` on are numbers, aligned to the right."""
     lines = [f"| {' | '.join(cell(title) for title in columns)} |"]
     lines.append("|" + "|".join("---" if index < numbers_from else "---:" for index in range(len(columns))) + "|")
     return [*lines, *(f"| {' | '.join(cell(text) for text in row)} |" for row in rows), ""]
@@ -65,7 +65,7 @@ def markdown(results):
 
 
 def losses(results):
-    """The cases in which our server needs more than the best peer, the worst first."""
+    """The cases in which this project's server needs more than the best peer, the worst first."""
     cases = results.losses()
     if not cases:
         return []
@@ -126,7 +126,7 @@ def case_section(results, case):
 
 
 def remarks(results, case):
-    """What stands below a case's table."""
+    """The remarks below the table of a case."""
     told = [f"Left out: {results.title(name)}: {reason}" for name, reason in left_out(results, case)]
     for budget in results.limits(case):
         told.append(f"Budget, {budget.figure}: {with_spread(budget.measured)}, {budget.wanted}: {budget.verdict}.")

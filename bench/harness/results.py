@@ -1,11 +1,11 @@
-"""What the numbers of a run say: spreads, ratios, budgets, and which server has which role."""
+"""Evaluates the numbers of a run: spreads, ratios, budgets, and the roles of servers."""
 
 from dataclasses import dataclass
 
 from . import stats
 from .cases import FIGURES, Figure
 
-# Numbers that a case may name and that are not figures of their own everywhere.
+# Figures that a case may name in addition to its main one.
 OTHER_FIGURES = {
     "cpu_us_per_connection": Figure("processor time per connection", "µs", "connection", 1e6),
     "octets_per_response": Figure("octets on the wire per response", "B", "response"),
@@ -16,17 +16,17 @@ OTHER_FIGURES = {
 MET, WITHIN, MISSED, UNKNOWN = "met", "within its spread", "missed", "not measured"
 LESS, SAME, MORE = "less", "same", "more"
 HEADLINE_CASES = 12
-# Where a run has many groups, so many of the worst cases have a place in the headline all the same.
+# Number of the worst cases that are in the headline even if a run has many groups.
 HEADLINE_WORST = 3
 
 
 def figure_of(metric):
-    """How a metric is called, and its unit."""
+    """Title and unit of a figure."""
     return FIGURES.get(metric) or OTHER_FIGURES.get(metric) or Figure(metric.replace("_", " "), "", "request")
 
 
 def digits(value):
-    """Three figures that mean something, without an exponent."""
+    """Writes a number with three significant digits and without an exponent."""
     if abs(value) >= 100 or value == 0:
         return f"{value:,.0f}"
     if abs(value) >= 10:
@@ -35,7 +35,7 @@ def digits(value):
 
 
 def with_spread(spread, scale=1.0, unit=""):
-    """`median (least–most)`."""
+    """Writes a spread as `median (least–most)`."""
     if spread is None:
         return "–"
     low, middle, high = (digits(value * scale) for value in (spread.low, spread.median, spread.high))
@@ -44,7 +44,7 @@ def with_spread(spread, scale=1.0, unit=""):
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit that our own server has in a case, and what came of it."""
+    """A limit for this project's server in a case, and whether it is met."""
 
     case: dict
     figure: str
@@ -70,7 +70,7 @@ class Budget:
 
 
 class Results:
-    """One run, as kept in `report.json`."""
+    """The data of one run, as `report.json` has it."""
 
     def __init__(self, data):
         self.data = data
@@ -86,7 +86,7 @@ class Results:
         return [name for name in self.servers() if self.role(name) == role]
 
     def own(self):
-        """The name of our own server, or None if it did not take part."""
+        """The name of this project's server, or None if it did not take part."""
         return next(iter(self.named("own")), None)
 
     def floor(self):
@@ -114,12 +114,12 @@ class Results:
         return stats.of_rounds(case["rounds"].get(server, []), metric or case["figure"])
 
     def best_peer(self, case, metric=None):
-        """The peer with the lowest median, or None."""
+        """The peer with the lowest median in a case, or None if there is none."""
         there = [name for name in self.peers() if self.spread(case, name, metric)]
         return min(there, key=lambda name: self.spread(case, name, metric).median, default=None)
 
     def ratio(self, case, server, other, metric=None, other_case=None):
-        """One server's number by another's, round by round; None if one of them has none."""
+        """The ratio of one server's figure to another's, computed for each round; None if one of them has no figure."""
         metric = metric or case["figure"]
         mine, theirs = case["rounds"].get(server, []), (other_case or case)["rounds"].get(other, [])
         if not all(metric in numbers for numbers in [*mine, *theirs]):
@@ -127,17 +127,17 @@ class Results:
         return stats.ratio(mine, theirs, metric)
 
     def to_best_peer(self, case, server, metric=None):
-        """How this server compares with the best peer, or None for the best peer itself."""
+        """The ratio of this server to the best peer, or None for the best peer itself."""
         best = self.best_peer(case, metric)
         return None if best is None or best == server else self.ratio(case, server, best, metric)
 
     def to_floor(self, case, server):
-        """How this server compares with the floor program, or None for that itself."""
+        """The ratio of this server to the floor program, or None for the floor program itself."""
         floor = self.floor()
         return None if floor is None or floor == server else self.ratio(case, server, floor)
 
     def outcome(self, case):
-        """Whether our server needs less or more than the best peer beyond the spread; None if nothing tells."""
+        """Whether this project's server needs less or more than the best peer by more than the spread; None if there is no ratio."""
         ratio = self.to_best_peer(case, self.own())
         if ratio is None:
             return None
@@ -146,7 +146,7 @@ class Results:
         return MORE if ratio.low > 1 else SAME
 
     def outcomes(self):
-        """The cases by outcome."""
+        """The cases grouped by outcome."""
         found = {LESS: [], SAME: [], MORE: []}
         for case in self.cases():
             outcome = self.outcome(case)
@@ -155,12 +155,12 @@ class Results:
         return found
 
     def losses(self):
-        """The cases in which our server needs more, the worst first."""
+        """The cases in which this project's server needs more than the best peer, the worst first."""
         worst = self.outcomes()[MORE]
         return sorted(worst, key=lambda case: self.to_best_peer(case, self.own()).median, reverse=True)
 
     def headline(self):
-        """The first case of each group, and those where our server does worst against the best peer."""
+        """The first case of each group, and the cases where this project's server compares worst with the best peer."""
         compared = [case for case in self.cases() if self.outcome(case)]
         first = {case["group"]: case["name"] for case in reversed(compared)}
         names = set(first.values())
@@ -171,7 +171,7 @@ class Results:
         return [case for case in compared if case["name"] in names]
 
     def comparison(self, case):
-        """The budget that comes from comparing our server in this case with itself in another, or None."""
+        """The budget that compares this project's server in this case with itself in another case, or None."""
         compare = case.get("compare")
         if not compare:
             return None
@@ -183,7 +183,7 @@ class Results:
         return Budget.at_most(case, figure, compare["at_most"], measured)
 
     def limits(self, case):
-        """The budgets of a case against other servers."""
+        """The budgets that compare this project's server with others in a case."""
         limits = case.get("limits") or {}
         found = []
         if "peer" in limits:
@@ -195,18 +195,18 @@ class Results:
         return found
 
     def budgets(self):
-        """Every limit of every case."""
+        """The budgets of all cases."""
         every = [[*self.limits(case), self.comparison(case)] for case in self.cases()]
         return [budget for budgets in every for budget in budgets if budget]
 
     def others_on_core(self):
-        """What share of the server's core went to others, over all rounds."""
+        """The share of the server's core that other processes used, over all rounds."""
         every = [rounds for case in self.cases() for rounds in case["rounds"].values()]
         return stats.of_rounds([numbers for rounds in every for numbers in rounds], "core_others")
 
 
 def header(results):
-    """Facts of the run as pairs: the machine, the versions, the placement."""
+    """Facts about the run as pairs: the machine, the versions, the placement on cores."""
     data, settings = results.data, results.data["settings"]
     facts = [("Date", data["began"]), *data["machine"].items()]
     facts += [(server["title"], server["version"]) for server in results.servers().values()]
@@ -237,7 +237,7 @@ FLOOR = (
 
 
 def summary(results):
-    """One sentence on all cases."""
+    """One sentence about all cases."""
     counts = {outcome: len(cases) for outcome, cases in results.outcomes().items()}
     total = sum(counts.values())
     if not total:
@@ -252,20 +252,20 @@ def summary(results):
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a case as text: a row for each server that has some."""
+    """The numbers of a case as text: a row for each server that has results."""
 
     columns: list
     rows: list  # of (server, cells)
 
 
 def latency_unit(results, case):
-    """Microseconds, unless somebody needs ten thousand of them."""
+    """The unit for latencies and its factor: microseconds, unless a median is 10,000 of them or more."""
     medians = [results.spread(case, name, "latency_p50_us") for name in case["rounds"]]
     return ("ms", 1e-3) if any(spread and spread.median >= 10_000 for spread in medians) else ("µs", 1.0)
 
 
 def table(results, case):
-    """All that is worth reading; columns that no server has are left out."""
+    """The table of a case; columns in which no server has a number are left out."""
     figure = figure_of(case["figure"])
     unit, scale = latency_unit(results, case)
     rate = ("gb_per_second", "GB/s") if figure.per == "gigabyte" else ("per_second", f"{figure.per}s/s")
@@ -296,7 +296,7 @@ def table(results, case):
 
 
 def against_peer(results, case, metric, names):
-    """Two columns: a metric, and its ratio to the best peer."""
+    """Two columns: a figure, and its ratio to the best peer."""
     figure, best = figure_of(metric), results.best_peer(case, metric)
     cells = [with_spread(results.spread(case, name, metric)) for name in names]
     ratios = [with_spread(results.to_best_peer(case, name, metric)) for name in names]
@@ -306,7 +306,7 @@ def against_peer(results, case, metric, names):
 
 
 def headline_table(results):
-    """The main figure of each headline case by server; the least of each row is marked."""
+    """The main figure of each headline case for each server; the lowest in each row is marked."""
     names = [*results.named("own"), *results.peers(), *results.named("floor")]
     rows = []
     for case in results.headline():
@@ -320,7 +320,7 @@ def headline_table(results):
 
 
 def change(entry):
-    """How a micro-benchmark changed from what is recorded, as text."""
+    """The change of a micro-benchmark from its recorded count, as text."""
     if not entry.get("recorded"):
         return "new"
     return f"{(entry['instructions'] / entry['recorded'] - 1) * 100:+.1f} %".replace("-", "−")

@@ -22,22 +22,22 @@ ROLES = ("own", "peer", "floor")
 
 
 class ServerFailed(Exception):
-    """The server did not start, or does not answer as it should."""
+    """The server did not start, or does not answer as expected."""
 
 
 def fill_in(template, values):
-    """Replaces @name@ by its value; a name that is not known is an error."""
+    """Replaces each @name@ by its value; an unknown name is an error."""
     return re.sub(r"@(\w+)@", lambda match: str(values[match[1]]), template)
 
 
 def host_name(index):
-    """The names of the hosts that are configured beside the default one."""
+    """Name of the host with this index, of those that are configured besides the default host."""
     return f"host-{index:04}.example"
 
 
 @dataclass
 class Server:
-    """One kind of server, and how to start it."""
+    """A kind of server, and how it is started."""
 
     name: str
     title: str
@@ -48,25 +48,25 @@ class Server:
     command: list
     template: str
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
-    # Its configuration as a proxy, with `@backend_port@` for the port of the server behind it.
+    # Its configuration as a proxy; `@backend_port@` stands for the port of its backend.
     proxy_template: str = ""
-    # Its command line as a proxy, if it is another one.
+    # Its command line as a proxy, if it differs.
     proxy_command: list = field(default_factory=list)
-    # It is nothing but a proxy, and takes part where proxies are measured.
+    # Whether it can only be a proxy, so that it takes part in cases with proxies only.
     proxy_only: bool = False
-    # How it is built, in a directory of bench/, if the program that does so is installed; see `build`.
+    # How it is built in a directory of bench/, if the program that builds it is installed; see `build`.
     built: dict = field(default_factory=dict)
-    # What it cannot do, and why: the names that `Case.needs` gives.
+    # What it does not support, with the reason; the names are those of `Case.needs`.
     lacks: dict = field(default_factory=dict)
-    # `@tls@` in the template, by the only version of TLS it then speaks.
+    # The text for `@tls@` in the template, by the only TLS version that the server is then to speak.
     tls: dict = field(default_factory=dict)
-    # One host of `@hosts@` in the template, with `@host@` for its name.
+    # The text for one host in `@hosts@` of the template; `@host@` stands for the host's name.
     host: str = ""
-    # Variables of its environment beside those of the runner.
+    # Environment variables of the server in addition to those of the runner.
     environment: dict = field(default_factory=dict)
-    # Files in its directory beside the configuration.
+    # Files in the server's directory in addition to its configuration.
     files: dict = field(default_factory=dict)
-    # Takes part in the daily subset.
+    # Whether it takes part in the daily subset.
     quick: bool = False
 
     @property
@@ -101,7 +101,7 @@ class Server:
         return machine.first_line([self.binary, *self.version_args]) or "unknown version"
 
     def build(self):
-        """Builds it, if it is built here at all and can be; says why not, or None."""
+        """Builds the server, if it is one that is built here. Returns why that is not possible, or None."""
         if not self.built:
             return None
         program, *arguments = self.built["command"]
@@ -118,23 +118,23 @@ class Server:
         return None
 
     def takes_part(self, case):
-        """Whether the case is of the server's kind at all."""
+        """Whether the server's role fits the case."""
         if self.role == "floor":
             return case.floor
         return bool(case.backend) or not self.proxy_only
 
     def left_out(self, case):
-        """Why the server cannot take part in the case, or None."""
+        """Why the server cannot take part in the case, or None if it can."""
         return next((self.lacks[need] for need in sorted(case.needs()) if need in self.lacks), None)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What differs between the configurations that cases need."""
+    """The settings in which the configurations of a server differ between cases."""
 
     tls: str = "1.3"
     hosts: int = 0
-    # Whom it is a proxy for; empty if it serves files.
+    # Name of the backend that it is a proxy for; empty if it serves files.
     backend: str = ""
 
     @classmethod
@@ -152,7 +152,7 @@ class Setup:
 class Running:
     """A server process with its own directory and ports. A context manager.
 
-    `backend` is the server behind it, if it is to be a proxy.
+    `backend` is the running server that it forwards to, if it is started as a proxy.
     """
 
     def __init__(self, server, site, core, setup=Setup(), backend=None):
@@ -162,7 +162,7 @@ class Running:
             template, command = server.proxy_template, server.proxy_command or server.command
         self.http_port, self.https_port, self.h2c_port = free_ports(3)
         if not any("@h2c_port@" in text for text in (template, *command)):
-            # It tells HTTP/1 and HTTP/2 apart by the first octets.
+            # The server recognises HTTP/1 and HTTP/2 by the first octets of a connection, so both use one port.
             self.h2c_port = self.http_port
         self.dir = site.new_dir(server.name)
         values = {
@@ -179,7 +179,7 @@ class Running:
         }
         if backend:
             values["backend_port"] = backend.http_port
-        # These hold names of the others themselves.
+        # These texts contain names of other values.
         values |= {name: fill_in(text, values) for name, text in setup.values(server).items()}
         values["config"].write_text(fill_in(template, values))
         for name, text in server.files.items():
@@ -230,7 +230,7 @@ class Running:
         return lines[-1] if lines else "no message"
 
     def ask(self, case):
-        """The case's first request on a new connection: status, length of head, length of body."""
+        """Sends the case's request on a new connection. Returns status, length of head, length of body."""
         if case.protocol == "h3":
             return self.ask_h3(case)
         host = asked_host(case)
@@ -238,7 +238,7 @@ class Running:
         try:
             with socket.create_connection(("127.0.0.1", self.port(case.scheme, case.protocol)), timeout=5) as sock:
                 if case.scheme == "https":
-                    context = ssl._create_unverified_context()  # the certificate is our own
+                    context = ssl._create_unverified_context()  # the harness made the certificate itself
                     context.set_alpn_protocols(["h2" if case.protocol == "h2" else "http/1.1"])
                     sock = context.wrap_socket(sock)
                     if sock.version() != VERSIONS[case.tls]:
@@ -253,7 +253,7 @@ class Running:
             raise ServerFailed(f"{self.server.name} does not answer {case.path}: {error}") from None
 
     def ask_h3(self, case):
-        from .drivers import H3load  # which needs this module
+        from .drivers import H3load  # imported here, because that module imports this one
 
         command = [H3load.needs, "127.0.0.1", str(self.https_port), "ask", case.path]
         try:
@@ -280,12 +280,12 @@ class Running:
 
 
 def asked_host(case):
-    """The host that a case asks: the last of those configured."""
+    """The host that requests of a case name: the last of those configured."""
     return host_name(case.hosts - 1) if case.hosts else "127.0.0.1"
 
 
 def free_ports(count):
-    """Ports that nobody listens on, with TCP or with UDP. Held together, so that they differ."""
+    """Ports that are free for both TCP and UDP. They are held until all are found, so that they differ."""
     with contextlib.ExitStack() as held:
         ports = []
         while len(ports) < count:
@@ -300,14 +300,14 @@ def free_ports(count):
 
 
 def load_all(directory, own_binary=None):
-    """Every server, our own first, then the peers by name, the floor last."""
+    """Every server: this project's first, then the peers by name, the floor program last."""
     servers = []
     for path in sorted(Path(directory).glob("*.toml")):
         server = Server.load(path)
         if own_binary and server.own:
             server = Server.load(path, own_binary)
         if own_binary and server.role == "floor":
-            # Built along with our own, if at all.
+            # The floor program is built beside this project's server, if it is built at all.
             beside = Path(own_binary).parent / Path(server.wanted).name
             server = Server.load(path, str(beside)) if beside.exists() else server
         servers.append(server)

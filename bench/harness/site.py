@@ -1,4 +1,4 @@
-"""The files that are served, and the certificate: alike for every server."""
+"""The files that all servers serve, and their certificate."""
 
 import re
 import shutil
@@ -9,22 +9,22 @@ from pathlib import Path
 
 MAKE_CERT = Path(__file__).parents[2] / "examples" / "make-cert.sh"
 UNITS = {"b": 1, "k": 1024, "m": 1_000_000}
-# Files above this size are bulk, which not every server can do.
+# Files above this size are bulk, which some servers do not support.
 BULK = 16 * 1024
 LINE = b"0123456789abcde\n"
 
-# What can be asked for. Directly below the root:
+# The files directly below the root:
 FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt")
-# And only with the name of a host that is not the default one:
+# A file that is served only for a host other than the default one:
 HOST_FILE = "host-1k.txt"
 
 
-# Seconds; times of files have steps of up to two.
+# Seconds to wait after files were written; timestamps of files may be as coarse as two seconds.
 SETTLE = 3.0
 
 
 def size_of_name(path):
-    """The size of a file as its path tells, or None if there is no such file.
+    """The size of a file, which is in its name, or None if there is no such file.
 
     `/many/SIZE/00000.txt` is the first of many files of that size.
     """
@@ -36,7 +36,7 @@ def size_of_name(path):
 
 
 def content(name, size):
-    """Text or, for `.bin`, octets of all values."""
+    """The content of a file: text or, for `.bin`, octets of all values."""
     if name.endswith(".bin"):
         pattern = bytes(range(256)) * 4
     elif size == 6:
@@ -47,7 +47,7 @@ def content(name, size):
 
 
 class Site:
-    """A directory that vanishes with the run. A context manager."""
+    """A directory that is removed at the end of the run. A context manager."""
 
     def __init__(self):
         self.dir = Path(tempfile.mkdtemp(prefix="h2o-bench-"))
@@ -58,7 +58,7 @@ class Site:
             raise
 
     def fill(self):
-        # Servers started as root read it as another user.
+        # Servers that root starts read the directory as another user.
         self.dir.chmod(0o755)
         self.root, self.host_root = self.dir / "root", self.dir / "host-root"
         self.root.mkdir()
@@ -69,7 +69,7 @@ class Site:
         tls = self.dir / "tls"
         subprocess.run(["sh", MAKE_CERT, tls], check=True, stdout=subprocess.DEVNULL, timeout=60)
         self.cert, self.key = tls / "cert.pem", tls / "key.pem"
-        # HAProxy wants both in a file.
+        # HAProxy needs certificate and key in one file.
         self.pem = tls / "both.pem"
         self.pem.write_bytes(self.cert.read_bytes() + self.key.read_bytes())
         tls.chmod(0o755)
@@ -78,7 +78,7 @@ class Site:
 
     @staticmethod
     def settle():
-        """Servers may keep back from caching files that have only just been written."""
+        """Waits, because servers may not cache files that were written just now."""
         time.sleep(SETTLE)
 
     def __enter__(self):
@@ -91,7 +91,7 @@ class Site:
         return size_of_name(path)
 
     def paths(self, case):
-        """All that the case asks for, made if it is not there yet."""
+        """The paths of all files that the case requests; writes those that do not exist yet."""
         if not case.path.startswith("/many/"):
             return [case.path]
         directory = Path(case.path).parent
@@ -101,14 +101,14 @@ class Site:
         body = content(case.path, self.size_of(case.path))
         missing = paths[len(list(there.iterdir())) :]
         for path in missing:
-            # No two files are alike.
+            # Each file begins with its own path, so that no two are alike.
             (self.root / path.lstrip("/")).write_bytes((path.encode() + body)[: len(body)])
         if missing:
             self.settle()
         return paths
 
     def new_dir(self, name):
-        """A directory for one start of a server."""
+        """Makes a directory for one start of a server."""
         self.started += 1
         new = self.dir / f"{self.started:03}-{name}"
         new.mkdir()

@@ -1,4 +1,4 @@
-"""A middle and a spread; never one without the other."""
+"""Medians, always together with their spread."""
 
 import statistics
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some rounds, with what lies around it."""
+    """The median of a figure over some rounds, with its lowest and highest value and its quartiles."""
 
     median: float
     low: float
@@ -26,12 +26,12 @@ class Spread:
 
 
 def of_rounds(rounds, metric):
-    """The spread of one metric, or None if the rounds do not have it."""
+    """The spread of one figure, or None if the rounds do not have it."""
     values = [numbers[metric] for numbers in rounds if metric in numbers]
     return Spread.of(values) if values else None
 
 
 def ratio(rounds, other, metric):
-    """The spread of the quotients of rounds that were run next to each other."""
+    """The spread of the ratios of rounds that were measured next to each other."""
     values = [mine[metric] / theirs[metric] for mine, theirs in zip(rounds, other) if theirs[metric] > 0]
     return Spread.of(values) if values else None

@@ -1,4 +1,4 @@
-"""Tests of what needs no server: `python3 -m unittest discover bench`."""
+"""Tests of the parts that need no server: `python3 -m unittest discover bench`."""
 
 import os
 import subprocess

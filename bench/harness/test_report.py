@@ -1,4 +1,4 @@
-"""Tests of the report, on a made-up run of all shapes."""
+"""Tests of the report, with an invented run that has every kind of result."""
 
 import random
 import subprocess
@@ -22,7 +22,7 @@ SERVERS = {
     "nginx": ("nginx", "peer", "nginx version: nginx/1.22.1", ["#cf5b12", "#f0935a"], 1.3),
     "floor": ("floor", "floor", "the least that must be done", ["#10222b", "#e4eef1"], 0.75),
 }
-# Group, figure, a usual value, how many cases.
+# Name of the group, figure, typical value, number of cases.
 GROUPS = [
     ("Small answers", "cpu_us_per_request", 9.0, 8),
     ("Many files and hosts", "cpu_us_per_request", 12.0, 5),
@@ -44,7 +44,7 @@ DETAILS = [
 
 
 def sample():
-    """Data as a run leaves it: six servers and the floor, ten groups, and every exception there is."""
+    """The data of a run: six servers and the floor, ten groups, and every exception that there is."""
     chance = random.Random(7)
     cases = []
     for number, (group, figure, usual, count) in enumerate(GROUPS):
@@ -126,7 +126,7 @@ def made_up_round(chance, figure, value):
 
 
 class Page(HTMLParser):
-    """Whether all elements are closed, and what the page refers to."""
+    """A parser that checks whether all elements are closed, and collects what the page refers to."""
 
     VOID = {"meta", "br", "link", "img", "hr", "wbr"}
 
@@ -247,7 +247,7 @@ class Report(unittest.TestCase):
             command = [sys.executable, script, directory]
             run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-            # And what must not be is found.
+            # The check finds what is wrong in a bad page.
             bad = '<main><p style="width:900px">wide</p><img src="x.png"></main><script>throw 1</script>'
             (Path(directory) / "report.html").write_text(bad)
             run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -257,7 +257,7 @@ class Report(unittest.TestCase):
 
 
 def small(values):
-    """One case with these numbers, and only the keys that must be there."""
+    """A run with one case, these numbers, and only the keys that are required."""
     rounds = {
         name: [{"cpu_us_per_request": each, "per_second": 5.0} for each in numbers] for name, numbers in values.items()
     }

@@ -1,4 +1,4 @@
-//! The requests and the response of the benchmarks of HTTP/2 and HTTP/3.
+//! The requests and the response that the benchmarks of HTTP/2 and HTTP/3 use.
 
 use h2o_http::Known;
 

@@ -1,14 +1,13 @@
-//! What all micro-benchmarks share: which cases to run, and how. See "Micro-benchmarks" in `bench/README.md`.
+//! Shared by all micro-benchmarks: which cases are run, and how. See "Micro-benchmarks" in `bench/README.md`.
 //!
-//! Without arguments every case is timed: the median of many rounds, in nanoseconds per operation. `--list` gives the
-//! names and titles. The name of a case and a number run that case alone, so many times and untimed, for a tool that
-//! counts instructions.
+//! Without arguments every case is timed: the program prints the median of many rounds, in nanoseconds per operation. `--list` prints names
+//! and titles. With the name of a case and a number, that case is run that many times without timing, for a tool that counts instructions.
 
 #![expect(clippy::print_stdout, reason = "the numbers are the output")]
 
 use std::time::{Duration, Instant};
 
-/// What the arguments of a benchmark program ask for.
+/// What the command line of a benchmark program asks for.
 pub(crate) enum Bench {
     Time,
     List,
@@ -17,7 +16,7 @@ pub(crate) enum Bench {
 
 impl Bench {
     pub(crate) fn from_arguments() -> Self {
-        // Cargo adds `--bench`.
+        // `cargo bench` adds the argument `--bench`.
         let mut arguments = std::env::args().skip(1).filter(|text| text != "--bench");
         match (arguments.next(), arguments.next()) {
             (None, _) => Self::Time,
@@ -30,7 +29,7 @@ impl Bench {
         }
     }
 
-    /// One case: `prepare` gives the operation, and is called only if it will be run.
+    /// Runs or lists one case. `prepare` makes the operation, and is called only if it will be run.
     pub(crate) fn case<Work: FnMut()>(
         &self,
         name: &str,
@@ -49,7 +48,7 @@ impl Bench {
     }
 }
 
-/// A call for each operation, whatever is inlined into it: its cost does not depend on the loop around it.
+/// Calls the operation `times` times. The call is never inlined, so its cost does not depend on the loop around it.
 #[inline(never)]
 fn repeat(times: u32, work: &mut dyn FnMut()) {
     for _ in 0..times {
@@ -57,7 +56,7 @@ fn repeat(times: u32, work: &mut dyn FnMut()) {
     }
 }
 
-/// Nanoseconds per operation.
+/// The median time of many rounds, in nanoseconds per operation.
 fn median(work: &mut dyn FnMut()) -> f64 {
     const ROUNDS: usize = 101;
     const ROUND: Duration = Duration::from_millis(1);

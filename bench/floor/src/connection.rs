@@ -1,4 +1,4 @@
-//! A connection: what was received becomes answers.
+//! A connection: reads requests from the socket, and sends the answers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::sink::Sink;
 use crate::site::Site;
 use crate::tls::{self, ALERT, APPLICATION_DATA, CLOSE_NOTIFY, Handshake, Protection};
 
-/// What is received at once.
+/// Bytes that are received with one system call at most.
 const INPUT_LEN: usize = 64 * 1024;
-/// Most bytes of an incomplete request that are kept: a head, or a frame.
+/// Bytes of an incomplete request that are kept at most: a head, or a frame.
 const MAX_KEPT_LEN: usize = 17 * 1024;
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Shared {
     pub(crate) site: Site,
     pub(crate) tls: Arc<ServerConfig>,
@@ -38,14 +38,14 @@ impl Shared {
     }
 }
 
-/// What a connection waits for.
+/// What a connection waits for after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The client.
+    /// Bytes of the client.
     Read,
-    /// Room to send.
+    /// Room in the socket's send buffer.
     Write,
-    /// Nothing: it is at its end.
+    /// Nothing: it is to be closed.
     Close,
 }
 
@@ -66,18 +66,18 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     tls: Option<Tls>,
     protocol: Protocol,
-    /// Received and incomplete: the beginning of a record, or of a request without TLS.
+    /// Received bytes of an incomplete TLS record or, without TLS, of an incomplete request.
     received: Vec<u8>,
-    /// The beginning of a request within TLS.
+    /// Decrypted bytes of an incomplete request.
     plain: Vec<u8>,
-    /// Not yet sent, from `sent` on.
+    /// Bytes to be sent; those before `sent` have been sent.
     unsent: Vec<u8>,
     sent: usize,
-    /// There may be more to read.
+    /// Whether the socket may have more bytes to read.
     is_unread: bool,
-    /// The client sends nothing more, so that reading goes on to the end.
+    /// Whether the client has ended its direction, so that the socket is read to its end.
     has_ended: bool,
-    /// All answers were given.
+    /// Whether all answers have been given, so that the connection is closed after the last byte.
     is_last: bool,
 }
 
@@ -105,11 +105,11 @@ impl Connection {
         })
     }
 
-    /// The socket has something to read, or its end.
+    /// Handles an event: the socket is readable, or the client has ended its direction.
     pub(crate) fn readable(&mut self, has_ended: bool, shared: &mut Shared) -> Result<Next, Fault> {
         self.has_ended |= has_ended;
         if !self.unsent.is_empty() {
-            // Who does not read is not read from.
+            // While the client does not take the answers, nothing is read from it.
             self.is_unread = true;
             return Ok(Next::Write);
         }
@@ -132,7 +132,7 @@ impl Connection {
                 return Err(Fault("a request is too long"));
             }
             let next = self.send(&shared.out)?;
-            // A short read means that there was no more, and what comes later is another event.
+            // A short read means that the socket is empty; bytes that come later make another event.
             if next != Next::Read || len < room && !self.has_ended {
                 self.is_unread = len == room || self.has_ended;
                 return Ok(next);
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// The socket has room.
+    /// Handles an event: the socket's send buffer has room.
     pub(crate) fn writable(&mut self, shared: &mut Shared) -> Result<Next, Fault> {
         if self.unsent.is_empty() {
             return Ok(Next::Read);
@@ -163,7 +163,7 @@ impl Connection {
         Ok(Next::Read)
     }
 
-    /// Sends what a turn has brought about; what the socket does not take is kept.
+    /// Sends the answers of a turn; bytes that the socket does not accept are kept.
     #[inline]
     fn send(&mut self, out: &[u8]) -> Result<Next, Fault> {
         if !out.is_empty() {
@@ -218,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// The handshake is complete; the first request may have come along with its end.
+    /// Completes the handshake. The first request may have come in the same read.
     fn established(&mut self, site: &mut Site, out: &mut Vec<u8>) -> Result<(), Fault> {
         let Some(Tls::Handshake(handshake)) = self.tls.take() else {
             return Ok(());
@@ -238,7 +238,7 @@ impl Connection {
 }
 
 impl Protocol {
-    /// What was taken of `input`, and whether that was all that is wanted.
+    /// Answers the complete requests in `input`. Returns the number of bytes used, and whether the client wants no more answers.
     #[inline]
     fn serve(
         &mut self,
@@ -256,7 +256,7 @@ impl Protocol {
     }
 }
 
-/// The requests within TLS.
+/// What is needed to answer the requests inside TLS records.
 struct Requests<'a> {
     protocol: &'a mut Protocol,
     plain: &'a mut Vec<u8>,
@@ -264,7 +264,7 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    /// Opens the complete records of `input` and answers what they hold; how much that was.
+    /// Decrypts the complete records in `input` and answers the requests in them. Returns the number of bytes used.
     #[inline]
     fn serve(
         &mut self,

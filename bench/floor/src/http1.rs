@@ -1,4 +1,4 @@
-//! HTTP/1: the path stands between the first two blanks of a head.
+//! HTTP/1: a request's path is the text between the first two blanks of its head.
 
 use memchr::{memchr, memmem};
 
@@ -6,10 +6,10 @@ use crate::Fault;
 use crate::sink::Sink;
 use crate::site::Site;
 
-/// The longest head.
+/// Bytes of the longest head.
 const MAX_HEAD_LEN: usize = 16 * 1024;
 
-/// Searches that are made ready once.
+/// Substring searches that are prepared once.
 pub(crate) struct Patterns {
     head_end: memmem::Finder<'static>,
     close: memmem::Finder<'static>,
@@ -24,15 +24,15 @@ impl Default for Patterns {
     }
 }
 
-/// How far a connection got.
+/// The result of answering a piece of input.
 pub(crate) struct Step {
-    /// Bytes used.
+    /// Number of bytes used.
     pub(crate) taken: usize,
-    /// The client wants no more answers.
+    /// Whether the client wants no more answers.
     pub(crate) is_last: bool,
 }
 
-/// Answers the complete requests of `input`.
+/// Answers the complete requests in `input`.
 #[inline]
 pub(crate) fn serve(input: &[u8], site: &Site, sink: &mut Sink<'_>) -> Result<Step, Fault> {
     let mut taken = 0;

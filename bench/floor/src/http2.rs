@@ -1,11 +1,11 @@
-//! HTTP/2: frames by their lengths, and of a request the path.
+//! HTTP/2: reads frames by their lengths, and only the path of a request.
 
 use crate::Fault;
 use crate::sink::Sink;
 use crate::site::{FRAME_HEAD_LEN, Site, data_frame, headers_frame};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The longest frame of a peer that was told nothing else.
+/// Longest frame payload that a client sends if the server's SETTINGS do not allow more.
 const MAX_FRAME_LEN: usize = 1 << 14;
 const DEFAULT_WINDOW: i64 = 65_535;
 const DEFAULT_TABLE_SIZE: u32 = 4096;
@@ -25,24 +25,24 @@ const PRIORITY: u8 = 0x20;
 const HEADER_TABLE_SIZE: u16 = 1;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// SETTINGS with 100 for MAX_CONCURRENT_STREAMS.
+/// SETTINGS with 100 as MAX_CONCURRENT_STREAMS.
 const OUR_SETTINGS: [u8; 15] = [0, 0, 6, SETTINGS, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100];
 const SETTINGS_ACK: [u8; 9] = [0, 0, 0, SETTINGS, ACK, 0, 0, 0, 0];
 const PING_ACK: [u8; 9] = [0, 0, 8, PING, ACK, 0, 0, 0, 0];
 
-/// `/` and `/index.html` as strings of HPACK.
+/// The paths `/` and `/index.html` as HPACK strings: these two have indices of their own in the static table.
 pub(crate) const INDEX_4: &[u8] = b"\x01/";
 const INDEX_5: &[u8] = b"\x0b/index.html";
 
 const TRUNCATED: Fault = Fault("a frame ends too early");
 
-/// A connection.
+/// State of an HTTP/2 connection.
 pub(crate) struct Http2 {
     has_preface: bool,
-    /// What may be sent on the connection, and on every new stream.
+    /// How many bytes may be sent on the connection, and on every new stream.
     window: i64,
     stream_window: i64,
-    /// The answer whose fields are in the peer's table. It is the first one, and nothing else ever enters.
+    /// The answer whose fields are in the dynamic table of the client's decoder: the first one, because no later answer adds entries.
     in_table: Option<InTable>,
 }
 
@@ -61,7 +61,7 @@ impl Http2 {
         }
     }
 
-    /// Answers what is complete of `input`, and says how much that was.
+    /// Answers the complete requests in `input`. Returns the number of bytes used.
     #[inline]
     pub(crate) fn serve(
         &mut self,
@@ -194,14 +194,14 @@ impl Http2 {
     }
 }
 
-/// A frame head for `stream`.
+/// A frame head with the id `stream`.
 fn on(mut head: [u8; FRAME_HEAD_LEN], stream: [u8; 4]) -> [u8; FRAME_HEAD_LEN] {
     head[FRAME_HEAD_LEN - 4..].copy_from_slice(&stream);
     head
 }
 
-/// The string of `:path`, with its length. No dynamic table is kept, so the path may not come from there; nothing is
-/// read beyond it.
+/// Finds the value of `:path` in a field block, as an HPACK string with its length. The program keeps no dynamic table, so the path must
+/// not be a reference to it; fields after the path are not read.
 #[inline]
 fn path(mut block: &[u8]) -> Result<&[u8], Fault> {
     while let Some(&first) = block.first() {
@@ -231,7 +231,7 @@ fn path(mut block: &[u8]) -> Result<&[u8], Fault> {
     Err(Fault("a request without a path"))
 }
 
-/// Takes a string, with its length, off the front of `block`.
+/// Takes an HPACK string, with its length, off the front of `block`.
 #[inline]
 pub(crate) fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Fault> {
     let all = *block;

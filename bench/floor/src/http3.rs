@@ -1,4 +1,4 @@
-//! HTTP/3: QUIC by `quinn-proto`, and of a request the path.
+//! HTTP/3: `quinn-proto` does QUIC, and only the path of a request is read.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -19,23 +19,23 @@ use crate::Fault;
 use crate::http2::{INDEX_4, integer, string};
 use crate::site::Site;
 
-/// Batches received before anything is sent.
+/// Number of batches of datagrams that are received before anything is sent.
 const BATCHES: usize = 4;
-/// What our control stream begins with: its type, and SETTINGS without any.
+/// The first bytes of the server's control stream: its type, and SETTINGS without parameters.
 const CONTROL: &[u8] = &[0, 4, 0];
 const HEADERS: u8 = 1;
 /// H3_INTERNAL_ERROR (RFC 9114 §8.1).
 const INTERNAL_ERROR: u32 = 0x102;
 const TRUNCATED: Fault = Fault("a request ends too early");
-/// What is kept of a request.
+/// Bytes of an incomplete request that are kept at most.
 const MAX_HEAD_LEN: usize = 16 * 1024;
 
-/// All connections over QUIC.
+/// The UDP socket with all QUIC connections.
 pub(crate) struct Quic {
     socket: UdpSocket,
     state: UdpSocketState,
     endpoint: Endpoint,
-    /// By handle.
+    /// By the number of the connection's handle.
     connections: Vec<Option<Connection>>,
     listed: Vec<ConnectionHandle>,
     buffers: Vec<Vec<u8>>,
@@ -44,7 +44,7 @@ pub(crate) struct Quic {
 
 struct Connection {
     quic: quinn_proto::Connection,
-    /// Requests whose fields are not there in full.
+    /// Requests whose field section has not arrived completely.
     pieces: FxHashMap<StreamId, Bytes>,
     is_listed: bool,
 }
@@ -76,14 +76,14 @@ impl Quic {
         &self.socket
     }
 
-    /// How long until a timer is due.
+    /// Time until the next timer of a connection expires.
     pub(crate) fn wait(&mut self) -> Option<Duration> {
         let due = self.connections.iter_mut().flatten();
         let due = due.filter_map(|one| one.quic.poll_timeout()).min()?;
         Some(due.saturating_duration_since(now()))
     }
 
-    /// Takes in what has come, then answers and sends.
+    /// Receives datagrams, then answers requests and sends.
     pub(crate) fn turn(&mut self, site: &mut Site) {
         let at = now();
         for _ in 0..BATCHES {
@@ -104,7 +104,7 @@ impl Quic {
         }
     }
 
-    /// Returns whether there may be more.
+    /// Receives a batch of datagrams. Returns whether there may be more.
     fn receive(&mut self, at: Instant) -> bool {
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let count = {
@@ -139,7 +139,7 @@ impl Quic {
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                // Who cannot be accepted asks again.
+                // A connection that cannot be accepted is ignored, and the client tries again.
                 if let Ok((handle, quic)) = endpoint.accept(incoming, at, out, None) {
                     if self.connections.len() <= handle.0 {
                         self.connections.resize_with(handle.0 + 1, || None);
@@ -184,7 +184,7 @@ impl Quic {
                 segment_size: transmit.segment_size,
                 src_ip: transmit.src_ip,
             };
-            // What the kernel has no room for is lost.
+            // If the kernel has no room for a datagram, it is lost as on a network.
             let _ = self.state.try_send(UdpSockRef::from(&self.socket), &sent);
             self.out.clear();
         }
@@ -221,7 +221,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers a request as soon as its fields are there; what else comes does not matter.
+    /// Answers a request as soon as its field section has arrived; what follows is ignored.
     fn read(&mut self, stream: StreamId, site: &mut Site) -> Result<(), Fault> {
         let mut number = None;
         let mut reader = self.quic.recv_stream(stream);
@@ -242,14 +242,14 @@ impl Connection {
             );
             match path(&head) {
                 Ok(path) => number = Some(site.by_string(path)),
-                // Its packet was full.
+                // The request continues in another packet.
                 Err(TRUNCATED) if head.len() < MAX_HEAD_LEN => {
                     self.pieces.insert(stream, head);
                 }
                 Err(fault) => return Err(fault),
             }
         }
-        // What the client may send more is announced with the next packet.
+        // The windows that this read has opened are announced with the next packet.
         let _ = chunks.finalize();
         let Some(number) = number else {
             return Ok(());
@@ -267,10 +267,10 @@ impl Connection {
     }
 }
 
-/// The string of `:path`, with its length, in a HEADERS frame without references to the dynamic table.
+/// Finds the value of `:path`, as a string with its length, in a HEADERS frame without references to the QPACK dynamic table.
 fn path(mut frame: &[u8]) -> Result<&[u8], Fault> {
     let (&[kind, first], _) = frame.split_first_chunk().ok_or(TRUNCATED)?;
-    // The length, in one or two bytes (RFC 9000 §16).
+    // The length of the frame, as a variable-length integer of one or two bytes (RFC 9000 §16).
     let (len, at) = match (first >> 6, frame.get(2)) {
         (0, _) => (usize::from(first), 2),
         (1, Some(second)) => (usize::from(first & 0x3f) << 8 | usize::from(*second), 3),
@@ -280,7 +280,7 @@ fn path(mut frame: &[u8]) -> Result<&[u8], Fault> {
         return Err(Fault("a request does not begin with its fields"));
     }
     frame = frame.get(at..at + len).ok_or(TRUNCATED)?;
-    // Required insert count and base.
+    // Required Insert Count and Base must be 0.
     let [0, 0, rest @ ..] = frame else {
         return Err(Fault("a reference to the dynamic table of QPACK"));
     };

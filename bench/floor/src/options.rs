@@ -6,7 +6,7 @@ use std::path::PathBuf;
 const USAGE: &str =
     "usage: h2o-floor --root DIR --cert FILE --key FILE --http PORT --https PORT --h2c PORT";
 
-/// What the command line says. All of it has to be given.
+/// The options of the command line. All of them must be given.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) root: PathBuf,

@@ -1,4 +1,4 @@
-//! The loop: one thread, one epoll set.
+//! The event loop: one thread, one epoll set.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,7 +22,7 @@ use crate::options::Options;
 use crate::site::Site;
 use crate::tls;
 
-/// Events taken from the kernel at once.
+/// Events that are taken from the kernel with one system call at most.
 const BATCH: usize = 512;
 const BACKLOG: i32 = 4096;
 
@@ -33,7 +33,8 @@ const LISTENERS: u64 = 4;
 
 pub(crate) struct Server {
     epoll: OwnedFd,
-    /// For HTTP/1, for TLS, for HTTP/2 in cleartext. The place is the token in the set; connections come behind.
+    /// Listeners for HTTP/1, for TLS, and for HTTP/2 in cleartext. A listener's index is its token in the epoll set; tokens of connections
+    /// follow.
     listeners: [TcpListener; 3],
     connections: Slab<Connection>,
     quic: Quic,
@@ -41,12 +42,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Reads the files and listens.
+    /// Reads the files and opens the listeners.
     pub(crate) fn bind(options: &Options) -> Result<Self, String> {
         let tls = Arc::new(tls::config(&options.cert, &options.key)?);
         let shared = Shared::new(Site::load(&options.root)?, tls);
         let limit = getrlimit(Resource::Nofile);
-        // A smaller limit shows when a connection cannot be accepted.
+        // If the limit of descriptors cannot be raised, the error appears when a connection cannot be accepted.
         let _ = setrlimit(
             Resource::Nofile,
             Rlimit {
@@ -88,7 +89,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The addresses of the listeners.
     #[cfg(test)]
     pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
         self.listeners
@@ -96,7 +97,7 @@ impl Server {
             .map(|listener| listener.local_addr().expect("it listens"))
     }
 
-    /// Serves until something is wrong with the machine.
+    /// Serves until a system call fails in a way that concerns all connections.
     pub(crate) fn run(mut self) -> Result<Infallible, String> {
         let mut events = Vec::with_capacity(BATCH);
         loop {
@@ -121,7 +122,7 @@ impl Server {
         }
     }
 
-    /// Accepts one connection; if there are more, the next turn says so.
+    /// Accepts one connection; if more are waiting, the listener is ready again in the next turn.
     fn accept(&mut self, token: u64) -> Result<(), String> {
         let listener = &self.listeners[usize::try_from(token).unwrap_or(0)];
         let socket = match accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -129,7 +130,7 @@ impl Server {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                 return Err("no more connections can be accepted".to_owned());
             }
-            // The client has gone again.
+            // The client has closed the connection before it was accepted.
             Err(_) => return Ok(()),
         };
         let connection = match token {
@@ -150,8 +151,8 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a connection do what it can. It is closed in its own turn only, and has one event of a batch at most, so that no
-    /// event comes too late.
+    /// Lets a connection read and write. A connection is closed only here and has at most one event in a batch, so no event is for a closed
+    /// connection.
     #[inline]
     fn turn(&mut self, key: usize, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(key) else {
@@ -167,7 +168,7 @@ impl Server {
         match next {
             Ok(Next::Read) => {}
             Ok(Next::Write) => {
-                // With OUT only once it is needed: most connections never are told that there is room.
+                // The connection is registered for writability only when it is needed: most connections never need it.
                 if !flags.contains(EventFlags::OUT) {
                     let data = connection_data(key);
                     let armed = epoll::modify(
@@ -190,7 +191,7 @@ impl Server {
     }
 }
 
-/// Sends first: reading waits for that.
+/// Sends first, because a connection does not read while it has bytes to send.
 fn both(
     connection: &mut Connection,
     flags: EventFlags,
@@ -215,7 +216,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // Connections inherit it.
+    // Accepted connections inherit the option.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     rustix::net::listen(&socket, BACKLOG)?;

@@ -1,16 +1,16 @@
-//! Where answers go: into the buffer of the turn, in TLS records if need be.
+//! Collects the answers of a turn in a buffer, in TLS records if the connection uses TLS.
 
 use crate::Fault;
 use crate::tls::{APPLICATION_DATA, MAX_PLAINTEXT_LEN, Protection};
 
-/// Most bytes that one turn may want to send: several times what the largest case of the comparison needs.
+/// Bytes of output that one turn may have at most: several times what the largest case of the comparison needs.
 const MAX_OUTPUT: usize = 4 << 20;
 
 /// The output of one turn of a connection.
 pub(crate) struct Sink<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     protection: Option<&'a mut Protection>,
-    /// Where the plaintext of the unfinished record begins.
+    /// Position of the plaintext of the unfinished record.
     record: Option<usize>,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Appends `bytes`. A record is protected where it stands as soon as it is full.
+    /// Appends `bytes`. A record is encrypted in place as soon as it is full.
     #[inline]
     pub(crate) fn put(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.out.len() > MAX_OUTPUT {
@@ -49,7 +49,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Ends the last record.
+    /// Ends and encrypts the last record.
     #[inline]
     pub(crate) fn finish(self) -> Result<(), Fault> {
         match (self.protection, self.record) {

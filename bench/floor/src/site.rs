@@ -1,4 +1,4 @@
-//! The ready answers.
+//! The answers, which are encoded when the program starts.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 
 use crate::http1::Patterns;
 
-/// The largest file, which fits a frame and a record.
+/// Bytes of the largest file, which fits into one frame and one record.
 const MAX_FILE_LEN: u64 = 16 * 1024;
-/// Most files.
+/// Largest number of files.
 const MAX_FILES: usize = 20_000;
-/// How deep directories may be.
+/// Largest depth of directories.
 const MAX_DEPTH: usize = 16;
 
 const SERVER: &[u8] = b"h2o-floor";
@@ -23,35 +23,35 @@ const MOVED: &[u8] = b"<!DOCTYPE html><TITLE>Moved</TITLE><P>The document has mo
     <A HREF=\"http://example.invalid/\">here</A>";
 const MISSING: &[u8] = b"not found\n";
 
-/// The two frame heads of an answer by HTTP/2, each with the stream last in it.
+/// Length of a frame head of HTTP/2, whose last four bytes are the stream id.
 pub(crate) const FRAME_HEAD_LEN: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The answer to one path.
+/// The encoded answers to requests for one path.
 pub(crate) struct Answer {
-    /// Head and body.
+    /// Head and body for HTTP/1.
     pub(crate) http1: Vec<u8>,
-    /// HEADERS and DATA for a connection whose table holds this answer's fields as its newest.
+    /// HEADERS and DATA frame for an HTTP/2 connection whose dynamic table has this answer's fields as its newest entries.
     pub(crate) http2: Vec<u8>,
-    /// Where the stream has to be written in `http2`.
+    /// The two positions of the stream id in `http2`.
     streams: [usize; 2],
-    /// The field block that puts this answer's fields into the table.
+    /// The field block that adds this answer's fields to the dynamic table.
     pub(crate) first: Vec<u8>,
-    /// Index of `date` in the table after that; `server` has one less.
+    /// Index of `date` in the dynamic table after `first`; `server` has the index below.
     pub(crate) date_index: u8,
-    /// The field block for a table with another answer's fields, but for `date` and `server`, which stand behind
-    /// `other_status`.
+    /// The beginning of the field block for a connection whose dynamic table has the fields of another answer. The indices of `date` and
+    /// `server` follow it, then `other_fields`.
     pub(crate) other_status: Vec<u8>,
     pub(crate) other_fields: Vec<u8>,
     pub(crate) body: Vec<u8>,
-    /// HEADERS and DATA of HTTP/3.
+    /// HEADERS and DATA frame for HTTP/3.
     pub(crate) http3: Bytes,
 }
 
-/// A field whose name is in HPACK's static table.
+/// A field whose name is in the static table of HPACK.
 struct Field {
     name: &'static str,
     index: usize,
@@ -64,7 +64,7 @@ impl Field {
         Self { name, index, value }
     }
 
-    /// Appends it as QPACK has it without a dynamic table (RFC 9204 §4.5).
+    /// Appends the field as QPACK encodes it without a dynamic table (RFC 9204 §4.5).
     fn encode_qpack(&self, out: &mut Vec<u8>) {
         let index = match (self.name, self.value.as_slice()) {
             ("accept-ranges", b"bytes") => return prefixed::encode(0xc0, 6, 32, out),
@@ -82,7 +82,7 @@ impl Field {
         string(&self.value, out);
     }
 
-    /// Appends it so that it enters the table (RFC 7541 §6.2.1), or that it does not (§6.2.2).
+    /// Appends the field for HPACK, so that the decoder adds it to the dynamic table (RFC 7541 §6.2.1), or does not (§6.2.2).
     fn encode(&self, enters: bool, out: &mut Vec<u8>) {
         let (first, bits) = if enters { (0x40, 6) } else { (0, 4) };
         prefixed::encode(first, bits, self.index, out);
@@ -90,7 +90,7 @@ impl Field {
     }
 }
 
-/// Appends a string in the shorter of its two forms (RFC 7541 §5.2).
+/// Appends a string in the shorter of its two encodings (RFC 7541 §5.2).
 fn string(text: &[u8], out: &mut Vec<u8>) {
     let len = huffman::encoded_len(text);
     if len < text.len() {
@@ -107,7 +107,7 @@ fn plain_string(text: &[u8], out: &mut Vec<u8>) {
 }
 
 impl Answer {
-    /// `own` are the fields besides `date`, `server` and `content-length`.
+    /// `own` has the fields other than `date`, `server` and `content-length`.
     fn new(status: (u16, &str), date: &[u8], own: Vec<Field>, body: Vec<u8>) -> Self {
         let (code, reason) = status;
         let mut common = vec![
@@ -140,14 +140,14 @@ impl Answer {
         let mut http3 = Vec::new();
         for (kind, payload) in [(1, &section), (0, &body)] {
             http3.push(kind);
-            // A length of four bytes (RFC 9000 §16).
+            // The length as a variable-length integer of four bytes (RFC 9000 §16).
             let len = u32::try_from(payload.len()).unwrap_or(u32::MAX) & 0x3fff_ffff;
             http3.extend_from_slice(&(len | 0x8000_0000).to_be_bytes());
             http3.extend_from_slice(payload);
         }
 
         let (mut first, mut repeat, mut other_status) = (Vec::new(), Vec::new(), Vec::new());
-        // Two of the few that the static table has whole.
+        // These statuses are complete fields in the static table.
         let static_status = match code {
             200 => Some(0x88),
             404 => Some(0x8d),
@@ -166,7 +166,7 @@ impl Answer {
         let mut date_index = 0;
         for (number, field) in common.iter().chain(&own).enumerate() {
             field.encode(true, &mut first);
-            // 62 is what entered last (RFC 7541 §2.3.3); there are never more than nine.
+            // The newest entry of the dynamic table has index 62 (RFC 7541 §2.3.3); there are never more than nine entries.
             let index = 0xbe + byte(newest - number);
             repeat.push(index);
             if field.name == "date" {
@@ -197,7 +197,7 @@ impl Answer {
         }
     }
 
-    /// The answer for a connection that had this one before.
+    /// The frames of the answer on this stream, for a connection that has had this answer before.
     #[inline]
     pub(crate) fn on_stream(&mut self, stream: [u8; 4]) -> &[u8] {
         for at in self.streams {
@@ -211,12 +211,12 @@ fn byte(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-/// The head of a HEADERS frame, without its stream.
+/// The head of a HEADERS frame, with 0 in place of the stream id.
 pub(crate) fn headers_frame(len: usize) -> [u8; FRAME_HEAD_LEN] {
     frame_head(len, HEADERS, END_HEADERS)
 }
 
-/// The head of a DATA frame, without its stream.
+/// The head of a DATA frame, with 0 in place of the stream id.
 pub(crate) fn data_frame(len: usize) -> [u8; FRAME_HEAD_LEN] {
     frame_head(len, DATA, END_STREAM)
 }
@@ -226,20 +226,20 @@ fn frame_head(len: usize, kind: u8, flags: u8) -> [u8; FRAME_HEAD_LEN] {
     [high, middle, low, kind, flags, 0, 0, 0, 0]
 }
 
-/// All answers, by path.
+/// All answers, by their paths.
 pub(crate) struct Site {
     pub(crate) patterns: Patterns,
     answers: Vec<Answer>,
     by_path: FxHashMap<Vec<u8>, usize>,
-    /// By the string of a path in HPACK, with its length; both forms of it.
+    /// Answers by path as an HPACK string with its length, in both encodings.
     by_string: FxHashMap<Vec<u8>, usize>,
 }
 
-/// The answer to what there is none for.
+/// Number of the answer for paths that do not exist.
 const MISSING_NUMBER: usize = 0;
 
 impl Site {
-    /// Reads all files below `root`.
+    /// Reads all files below `root` and encodes the answers.
     pub(crate) fn load(root: &Path) -> Result<Self, String> {
         #[expect(clippy::disallowed_methods, reason = "the only time the clock is read")]
         let date = date::format(seconds(SystemTime::now()));
@@ -312,7 +312,7 @@ impl Site {
         &self.answers[self.by_path.get(path).copied().unwrap_or(MISSING_NUMBER)]
     }
 
-    /// The answer's number, which stands for it.
+    /// Number of the answer for a path as an HPACK string.
     #[inline]
     pub(crate) fn by_string(&self, string: &[u8]) -> usize {
         self.by_string

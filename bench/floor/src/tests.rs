@@ -1,4 +1,4 @@
-//! The program in a thread of its own, asked through sockets.
+//! Runs the program in a thread, and tests it through sockets.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,7 +25,7 @@ const HTTP: usize = 0;
 const HTTPS: usize = 1;
 const H2C: usize = 2;
 
-/// One for all tests; it ends with the process.
+/// One program for all tests; it ends with the test process.
 static FLOOR: LazyLock<Floor> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &[u8]| {
@@ -158,7 +158,7 @@ fn what_is_not_http_closes_the_connection() {
     ] {
         let mut socket = connect(listener);
         socket.write_all(bytes.as_bytes()).unwrap();
-        // An error or the end, but no answer.
+        // The connection ends or is reset, without an answer.
         let read = socket.read(&mut [0; 100]);
         let is_closed = match &read {
             Ok(len) => *len == 0,
@@ -179,7 +179,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, middle, low, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// A request whose path is a literal without indexing.
+/// A HEADERS frame with a request whose path is a literal field without indexing.
 fn request(stream: u8, path: &[u8], is_huffman: bool) -> Vec<u8> {
     let mut value = path.to_vec();
     let mut mark = 0;
@@ -201,7 +201,7 @@ fn begin(settings: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Kind, flags, stream and payload.
+/// Type, flags, stream and payload of the next frame.
 fn read_frame(socket: &mut impl Read) -> (u8, u8, u8, Vec<u8>) {
     let mut head = [0; 9];
     socket.read_exact(&mut head).unwrap();
@@ -210,7 +210,7 @@ fn read_frame(socket: &mut impl Read) -> (u8, u8, u8, Vec<u8>) {
     (head[3], head[4], head[8], payload)
 }
 
-/// The field block and the body of the answer on `stream`.
+/// The field block and the body of the response on `stream`.
 fn read_answer(socket: &mut impl Read, stream: u8) -> (Vec<u8>, Vec<u8>) {
     loop {
         let (kind, flags, on, block) = read_frame(socket);
@@ -312,11 +312,11 @@ fn tls_of_both_versions_resumes_and_ends_in_order() {
         let config = client_config(version, b"http/1.1");
         for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
             let mut stream = connect_tls(&config);
-            // More than fits a record.
+            // The responses are longer than a TLS record.
             let requests = get("/a.txt") + &get("/16k.bin").repeat(3) + &last("/a.txt");
             stream.write_all(requests.as_bytes()).unwrap();
             let mut text = String::new();
-            // Without close_notify this is an error.
+            // If the server did not send close_notify, the read would fail.
             stream.read_to_string(&mut text).unwrap();
             assert_eq!(text.matches("200 OK").count(), 5);
             assert_eq!(text.matches('#').count(), 3 * 16 * 1024);

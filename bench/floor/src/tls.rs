@@ -1,4 +1,4 @@
-//! TLS: rustls talks to the client until the handshake is complete, then each direction is one [`Protection`].
+//! TLS: rustls runs the handshake; after it each direction of the connection is encrypted by a [`Protection`].
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -16,24 +16,24 @@ use rustls::{ConnectionTrafficSecrets, ProtocolVersion};
 
 use crate::Fault;
 
-/// From change_cipher_spec to application_data.
+/// Content types of TLS records, from change_cipher_spec to application_data.
 const CONTENT_TYPES: RangeInclusive<u8> = 20..=23;
 pub(crate) const ALERT: u8 = 21;
 pub(crate) const APPLICATION_DATA: u8 = 23;
-/// Most plaintext in a record (RFC 8446 §5.1).
+/// Bytes of plaintext in a record at most (RFC 8446 §5.1).
 pub(crate) const MAX_PLAINTEXT_LEN: usize = 1 << 14;
 
-/// Warning, close_notify.
+/// The alert close_notify, at level warning.
 pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
 const HEADER_LEN: usize = 5;
 const TAG_LEN: usize = 16;
-/// Bytes of the nonce that TLS 1.2 with AES-GCM sends along (RFC 5288 §3).
+/// Bytes of the nonce that each TLS 1.2 record with AES-GCM contains (RFC 5288 §3).
 const EXPLICIT_NONCE_LEN: usize = 8;
-/// What is kept of a handshake at most.
+/// Bytes that are kept during a handshake at most.
 const MAX_HANDSHAKE_LEN: usize = 64 * 1024;
 
-/// Both versions, tickets, and HTTP/2 where the client wants it.
+/// A configuration with TLS 1.2 and 1.3, session tickets, and HTTP/2 for clients that offer it.
 pub(crate) fn config(cert: &Path, key: &Path) -> Result<ServerConfig, String> {
     let unusable =
         |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -56,7 +56,7 @@ pub(crate) fn config(cert: &Path, key: &Path) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// The length of the record that `bytes` begin with, once it is there in full.
+/// The length of the record at the beginning of `bytes`; `None` if the record is incomplete.
 pub(crate) fn record_len(bytes: &[u8]) -> Result<Option<usize>, Fault> {
     let Some(&[content_type, _, _, high, low]) = bytes.first_chunk() else {
         return Ok(None);
@@ -75,17 +75,17 @@ pub(crate) fn record_len(bytes: &[u8]) -> Result<Option<usize>, Fault> {
 pub(crate) struct Handshake {
     rustls: UnbufferedServerConnection,
     received: Vec<u8>,
-    /// How much of `received` rustls may see: whole records, so that it never takes up one that belongs to the
-    /// established connection.
+    /// How many bytes of `received` rustls may process: only complete records, so that it does not keep the beginning of one that belongs
+    /// to the established connection.
     shown: usize,
 }
 
-/// What a handshake leads to.
+/// A connection after a complete handshake.
 pub(crate) struct Established {
     pub(crate) opener: Protection,
     pub(crate) sealer: Protection,
     pub(crate) is_http2: bool,
-    /// What the client has sent after the handshake.
+    /// Bytes that the client has sent after the handshake.
     pub(crate) rest: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ impl Handshake {
         })
     }
 
-    /// Takes `input`, and goes as far as it allows; true once the handshake is complete.
+    /// Processes `input`. Returns whether the handshake is complete.
     pub(crate) fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Fault> {
         self.received.extend_from_slice(input);
         while let Some(len) = record_len(&self.received[self.shown..])? {
@@ -115,7 +115,7 @@ impl Handshake {
         Ok(false)
     }
 
-    /// Lets rustls use up what it is shown.
+    /// Lets rustls process the bytes that it may.
     fn work(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
         loop {
             let status = self
@@ -159,7 +159,7 @@ impl Handshake {
     }
 }
 
-/// Appends what `encode` writes once it has said how much room it needs.
+/// Appends the bytes that `encode` writes; a first call of it says how many they are.
 fn encode(
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     out: &mut Vec<u8>,
@@ -175,13 +175,13 @@ fn encode(
     Ok(())
 }
 
-/// Keys and sequence number of one direction.
+/// Key and sequence number for one direction.
 pub(crate) struct Protection {
     key: LessSafeKey,
     iv: [u8; 12],
     sequence: u64,
     is_tls13: bool,
-    /// Between header and ciphertext.
+    /// Bytes of the explicit nonce between a record's header and its ciphertext.
     explicit_len: usize,
 }
 
@@ -212,7 +212,7 @@ impl Protection {
         })
     }
 
-    /// Leaves room for what stands before a record's plaintext, and says where that begins.
+    /// Appends room for the header and explicit nonce of a record. Returns the position where its plaintext begins.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) -> usize {
         out.extend_from_slice(
             &[0; HEADER_LEN + EXPLICIT_NONCE_LEN][..HEADER_LEN + self.explicit_len],
@@ -220,7 +220,7 @@ impl Protection {
         out.len()
     }
 
-    /// Protects the plaintext from `start` to the end of `out`, where it stands.
+    /// Encrypts the plaintext from `start` to the end of `out` in place.
     pub(crate) fn seal(
         &mut self,
         content_type: u8,
@@ -256,7 +256,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Takes the protection off a whole record, where it stands: its type and its plaintext.
+    /// Decrypts a complete record in place. Returns its content type and its plaintext.
     pub(crate) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<(u8, &'a [u8]), Fault> {
         const FAULT: Fault = Fault("a record is not authentic");
         let (header, fragment) = record.split_first_chunk_mut().ok_or(FAULT)?;
@@ -292,7 +292,7 @@ impl Protection {
         nonce
     }
 
-    /// Additional data of TLS 1.2 (RFC 5246 §6.2.3.3).
+    /// The additional data that TLS 1.2 authenticates (RFC 5246 §6.2.3.3).
     fn tls12_aad(&self, content_type: u8, plain_len: usize) -> Result<[u8; 13], Fault> {
         let len = u16::try_from(plain_len).map_err(|_| Fault("a record is too long"))?;
         let mut aad = [0; 13];

@@ -1,4 +1,4 @@
-//! Connections over one socket: datagrams and timers in, datagrams out.
+//! The QUIC connections of the load generator, over one UDP socket.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut, Read};
@@ -20,30 +20,30 @@ use crate::http3::{NO_ERROR, Response};
 use crate::link::{now, wait_for};
 use crate::tls::{Certificates, config};
 
-/// Windows that are never the limit.
+/// Flow-control windows so large that they never limit the server.
 const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
-/// The kernel gives less where it is not asked by root.
+/// Bytes of the socket's receive buffer. The kernel grants less to a process without root's rights.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Batches that are received before anything is answered.
+/// Number of batches of datagrams that are received before connections are processed.
 const BATCHES: usize = 4;
 
-/// A connection, and what is asked on it.
+/// A connection with its requests.
 pub(crate) struct Connection {
     pub(crate) quic: quinn_proto::Connection,
     pub(crate) began: Instant,
     pub(crate) is_connected: bool,
-    /// Nothing is expected of it any more.
+    /// Whether the connection has finished its work.
     pub(crate) is_over: bool,
-    /// Requests still to be begun, and those done.
+    /// Number of requests still to be sent and (`done`) of responses received.
     pub(crate) left: u64,
     pub(crate) done: u64,
     pub(crate) exchanges: HashMap<StreamId, (Instant, Response)>,
     is_dirty: bool,
 }
 
-/// All connections.
+/// All connections of the load generator.
 pub(crate) struct Client {
     remote: SocketAddr,
     pub(crate) authority: String,
@@ -52,14 +52,14 @@ pub(crate) struct Client {
     endpoint: Endpoint,
     config: quinn_proto::ClientConfig,
     pub(crate) certificates: Arc<Certificates>,
-    /// By handle.
+    /// By the number of the connection's handle.
     connections: Vec<Option<Connection>>,
     dirty: Vec<ConnectionHandle>,
     buffers: Vec<Vec<u8>>,
     out: Vec<u8>,
 }
 
-/// As large a receive buffer as there may be.
+/// Gives the socket as large a receive buffer as the kernel grants.
 pub(crate) fn receive_much(socket: &UdpSocket) -> Result<(), Fault> {
     if sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)?;
@@ -96,7 +96,7 @@ impl Client {
         })
     }
 
-    /// Begins a connection that is to make `requests`.
+    /// Opens a connection, on which `requests` requests are to be sent.
     pub(crate) fn connect(&mut self, requests: u64) -> Result<(), Fault> {
         let began = now();
         let name = "localhost";
@@ -120,12 +120,12 @@ impl Client {
         Ok(())
     }
 
-    /// Those that are not closed.
+    /// The connections that are not closed.
     fn each(&mut self) -> impl Iterator<Item = &mut Connection> {
         self.connections.iter_mut().flatten()
     }
 
-    /// Every connection gets a turn.
+    /// Marks every connection, so that it is processed in the next turn.
     pub(crate) fn run_all(&mut self) {
         let handles = (0..self.connections.len()).map(ConnectionHandle);
         for handle in handles {
@@ -133,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Waits if there is nothing to do, takes in what has come, and lets every connection run that has something to do.
+    /// Waits if no connection is marked, receives datagrams, and processes the marked connections with `run`.
     pub(crate) fn turn(
         &mut self,
         mut run: impl FnMut(&mut Connection, Instant) -> Result<(), Fault>,
@@ -172,7 +172,7 @@ impl Client {
                 segment_size: transmit.segment_size,
                 src_ip: None,
             };
-            // What the kernel has no room for is lost; a probe of the MTU may be.
+            // If the kernel has no room for a datagram, or refuses a large one that probes the path MTU, it is lost as on a network.
             let _ = self.state.try_send(UdpSockRef::from(&self.socket), &sent);
             self.out.clear();
         }
@@ -237,7 +237,7 @@ impl Client {
         Ok(())
     }
 
-    /// Keeps the connections until standard input ends, then closes them.
+    /// Keeps the connections open until standard input ends, then closes them.
     pub(crate) fn stay(&mut self) -> Result<(), Fault> {
         let mut stdin = io::stdin().lock();
         loop {

@@ -1,4 +1,4 @@
-//! As much of HTTP/3 as a client needs that asks with GET and without a dynamic table.
+//! The part of HTTP/3 that a client needs which sends GET requests and uses no dynamic table.
 
 use bytes::Bytes;
 
@@ -6,17 +6,17 @@ use crate::Fault;
 
 const DATA: u64 = 0;
 const HEADERS: u64 = 1;
-/// Longer field sections are not kept; of the first bytes only the status is read.
+/// Bytes of a field section that are kept at most. Only the status is read, which is in the first bytes.
 const MAX_KEPT: usize = 4096;
 
-/// What a control stream begins with: its type, and SETTINGS without any.
+/// The first bytes of the client's control stream: its type, and SETTINGS without parameters.
 pub(crate) const CONTROL: &[u8] = &[0, 4, 0];
 /// H3_NO_ERROR (RFC 9114 §8.1).
 pub(crate) const NO_ERROR: u32 = 0x100;
 
-/// A request: a HEADERS frame. Names are from the static table, values are not compressed.
+/// The HEADERS frame of a GET request. Names are from the static table of QPACK, values are not compressed.
 pub(crate) fn request(authority: &str, path: &str) -> Bytes {
-    // Required insert count and base; `:method: GET`, `:scheme: https`.
+    // Required Insert Count and Base, both 0; then `:method: GET` and `:scheme: https`.
     let mut section = vec![0, 0, 0xc0 | 17, 0xc0 | 23];
     for (index, value) in [(0, authority), (1, path), (95, "h3load")] {
         prefixed(0x50, 4, index, &mut section);
@@ -24,7 +24,7 @@ pub(crate) fn request(authority: &str, path: &str) -> Bytes {
         section.extend_from_slice(value.as_bytes());
     }
     let mut frame = vec![1];
-    // Two bytes of a length below 16384 (RFC 9000 §16).
+    // The length as a variable-length integer of two bytes (RFC 9000 §16).
     frame.extend_from_slice(
         &(0x4000 | u16::try_from(section.len()).unwrap_or(0x3fff)).to_be_bytes(),
     );
@@ -32,7 +32,7 @@ pub(crate) fn request(authority: &str, path: &str) -> Bytes {
     frame.into()
 }
 
-/// Appends an integer behind the bits of `first` (RFC 7541 §5.1).
+/// Appends an integer with a prefix of `bits` bits, behind the other bits of `first` (RFC 7541 §5.1).
 fn prefixed(first: u8, bits: u8, value: usize, out: &mut Vec<u8>) {
     let most = (1 << bits) - 1;
     if value < most {
@@ -48,23 +48,23 @@ fn prefixed(first: u8, bits: u8, value: usize, out: &mut Vec<u8>) {
     out.push(u8::try_from(rest).unwrap_or(0));
 }
 
-/// Where a response is.
+/// The part of a response's stream that comes next.
 #[derive(Debug)]
 enum Stage {
-    /// In the type and length of a frame, of which so many bytes are there.
+    /// The rest of a frame's type and length, of which this many bytes have been received.
     FrameHead([u8; 16], usize),
-    /// In a frame of that type with so many bytes to come.
+    /// The rest of a frame of this type: this many bytes.
     Frame(u64, u64),
 }
 
-/// A response while it arrives.
+/// A response that is being received.
 #[derive(Debug)]
 pub(crate) struct Response {
     stage: Stage,
     head: Vec<u8>,
-    /// Bytes of its field sections.
+    /// Bytes of all field sections of the response.
     pub(crate) head_len: u64,
-    /// Bytes of its body.
+    /// Bytes of the response's body.
     pub(crate) body_len: u64,
 }
 
@@ -116,7 +116,7 @@ impl Response {
         Ok(())
     }
 
-    /// The status of a response that has ended.
+    /// The status of a complete response.
     pub(crate) fn status(&self) -> Result<u16, Fault> {
         if !matches!(self.stage, Stage::FrameHead(_, 0)) {
             return Err(fault("a response ends within a frame"));
@@ -125,7 +125,7 @@ impl Response {
             .head
             .get(2..)
             .ok_or_else(|| fault("a response without fields"))?;
-        // RFC 9204 Appendix A.
+        // Indices of statuses in the static table (RFC 9204 Appendix A).
         if let [indexed, rest @ ..] = field
             && indexed & 0xc0 == 0xc0
         {
@@ -147,7 +147,7 @@ impl Response {
                 _ => Err(fault("the first field is not a status")),
             };
         }
-        // A value behind a name from the static table, not compressed.
+        // The value follows a name from the static table, and is not compressed.
         let digits = field.windows(4).take(3).find_map(|four| match four {
             [3, digits @ ..] if digits.iter().all(u8::is_ascii_digit) => Some(digits),
             _ => None,
@@ -169,7 +169,7 @@ fn fault(text: &str) -> Fault {
     Fault(text.to_owned())
 }
 
-/// Takes an integer off the front (RFC 9000 §16).
+/// Takes a variable-length integer off the front (RFC 9000 §16).
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let first = *bytes.first()?;
     let (own, rest) = bytes.split_at_checked(1 << (first >> 6))?;
@@ -228,7 +228,7 @@ mod tests {
     fn long_values_have_lengths_of_several_bytes() {
         let mut out = Vec::new();
         prefixed(0, 7, 300, &mut out);
-        // 127 + 45 + 1 * 128.
+        // 300 is 127, which fills the prefix, and 45 + 1 * 128 in the two bytes that follow.
         assert_eq!(out, [0x7f, 0x80 | 45, 1]);
     }
 }

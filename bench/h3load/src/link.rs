@@ -1,5 +1,5 @@
-//! A link between client and server, which are both on this machine: datagrams wait their turn in a queue, leave it at the link's
-//! rate, and arrive half a round trip later. What the queue has no room for is lost.
+//! Simulates a network link between client and server, which run on the same machine. Datagrams wait in a queue, leave it at the link's
+//! rate, and arrive half a round trip later. Datagrams for which the queue has no room are dropped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Fault;
 use crate::client::receive_much;
 
-/// One direction.
+/// One direction of the link.
 struct Direction {
     bytes_per_second: f64,
     delay: Duration,
     queue_len: f64,
-    /// When the last datagram that was taken will have left.
+    /// The time at which the last datagram accepted so far will have left the queue.
     free: Instant,
     under_way: VecDeque<(Instant, Vec<u8>)>,
 }
@@ -27,7 +27,7 @@ impl Direction {
     fn take(&mut self, now: Instant, datagram: &[u8]) {
         let waiting =
             self.free.saturating_duration_since(now).as_secs_f64() * self.bytes_per_second;
-        // Headers of IP and UDP.
+        // The length with the headers of IP and UDP.
         let len = f64::from(u32::try_from(datagram.len() + 28).unwrap_or(u32::MAX));
         if waiting + len > self.queue_len {
             return;
@@ -41,7 +41,7 @@ impl Direction {
         self.under_way.front().map(|(at, _)| *at)
     }
 
-    /// What has arrived.
+    /// Takes a datagram that has arrived by now.
     fn give(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.under_way
             .pop_front_if(|(at, _)| *at <= now)
@@ -49,8 +49,8 @@ impl Direction {
     }
 }
 
-/// Starts a link to the server, with a rate in kbit/s, a round trip in ms and a queue in KB of each direction: the address
-/// to send to. It ends with the process.
+/// Starts a link to the server. Rate in kbit/s and queue in KB are those of each direction; the round trip is in ms. Returns the address
+/// that clients send to. The link ends with the process.
 pub(crate) fn begin(
     server: SocketAddr,
     kbit: u32,
@@ -102,7 +102,7 @@ fn carry(
             down.take(now, &buffer[..len]);
         }
         while let Some(datagram) = up.give(now) {
-            // What cannot be sent is lost.
+            // If the kernel refuses a datagram, it is lost as on a network.
             let _ = far.send(&datagram);
         }
         while let Some(datagram) = down.give(now) {
@@ -113,7 +113,7 @@ fn carry(
     }
 }
 
-/// `None` if there was nothing.
+/// Makes an empty socket, or an ICMP error from an earlier datagram, `None` instead of an error.
 fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(received) => Ok(Some(received)),
@@ -123,7 +123,7 @@ fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Waits until one of them can be read, or that time has come. Returns which can.
+/// Waits until a descriptor is readable or the time has come. Returns which descriptors are readable.
 pub(crate) fn wait_for<const N: usize>(
     descriptors: &[BorrowedFd<'_>; N],
     until: Option<Instant>,
@@ -161,7 +161,7 @@ mod tests {
         for _ in 0..5 {
             link.take(begin, &[0; 72]);
         }
-        // 100 bytes each take 0.1 s, and three of them fit.
+        // Each datagram has 100 bytes with its headers and takes 0.1 s; the queue has room for three.
         assert_eq!(link.under_way.len(), 3);
         assert_eq!(link.next(), Some(begin + Duration::from_millis(600)));
         assert!(link.give(begin + Duration::from_millis(599)).is_none());

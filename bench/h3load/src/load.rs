@@ -1,4 +1,4 @@
-//! What is asked, and what is counted of the answers.
+//! The requests that are sent, and the figures that are collected from their responses.
 
 use std::time::Instant;
 
@@ -10,25 +10,25 @@ use crate::client::{Client, Connection};
 use crate::http3::{CONTROL, Response, request};
 use crate::link::now;
 
-/// Handshakes at a time while connections are opened for later.
+/// Handshakes that run at the same time while connections are opened in advance.
 const OPENING: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Over connections that were opened before.
+    /// Requests over connections that were opened in advance.
     Requests,
-    /// Each on a connection of its own.
+    /// Requests on a new connection each.
     Connections { resumed: bool },
-    /// One after the other, each on a connection of its own: a document, then all other files at once.
+    /// Pages one after the other, each on a new connection: a document, then all other files at once.
     Pages,
 }
 
-/// What is wanted.
+/// The work that the command line asks for.
 pub(crate) struct Plan {
     kind: Kind,
-    /// Of requests, connections or pages.
+    /// Number of requests, connections or pages.
     count: u64,
-    /// At a time.
+    /// Number of connections at a time.
     connections: usize,
     streams: usize,
     paths: Vec<String>,
@@ -52,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// `path` ends in `/00000.txt`, and the files of a page are numbered from there on.
+    /// A plan for pages. `path` must end in `/00000.txt`; the files of a page are numbered from there.
     pub(crate) fn pages(count: u64, path: &str, files: usize) -> Result<Self, Fault> {
         let stem = path.strip_suffix("00000.txt");
         let stem = stem.ok_or_else(|| Fault(format!("{path} is not the first of many files")))?;
@@ -70,16 +70,16 @@ impl Plan {
     }
 }
 
-/// What is under way, and what was counted.
+/// The work in progress, and its figures.
 #[derive(Default)]
 pub(crate) struct Load {
     requests: Vec<Bytes>,
-    /// Whether requests may be sent over connections that were opened before.
+    /// Whether the measurement has begun, so that requests are sent over connections opened in advance.
     goes: bool,
-    /// Connections, or pages, that may still be begun.
+    /// Number of connections, or pages, still to be begun.
     left: u64,
     connected: usize,
-    /// To be begun now.
+    /// Number of connections to be opened in this turn.
     due: usize,
     done: u64,
     failed: u64,
@@ -88,12 +88,12 @@ pub(crate) struct Load {
     pub(crate) head_octets: u64,
     pub(crate) status: u16,
     seconds: f64,
-    /// Microseconds of each request, connection or page.
+    /// Microseconds that each request, connection or page took.
     durations: Vec<u32>,
 }
 
 impl Load {
-    /// Opens connections, or fetches the first sessions.
+    /// Opens the connections in advance, or gets the first TLS sessions.
     pub(crate) fn prepare(&mut self, client: &mut Client, plan: &Plan) -> Result<(), Fault> {
         let authority = client.authority.clone();
         let paths = plan.paths.iter();
@@ -130,7 +130,7 @@ impl Load {
         }
     }
 
-    /// Does what is planned.
+    /// Carries out the plan.
     pub(crate) fn go(&mut self, client: &mut Client, plan: &Plan) -> Result<(), Fault> {
         let (began, certificates) = (now(), client.certificates.seen());
         self.goes = true;
@@ -156,7 +156,7 @@ impl Load {
         Ok(())
     }
 
-    /// What was counted, as a line of JSON.
+    /// The figures as a line of JSON.
     pub(crate) fn told(&mut self) -> String {
         self.durations.sort_unstable();
         let percentile = |per_cent: usize| {
@@ -214,7 +214,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins as many requests as there may be.
+    /// Sends requests on a connection until as many are in progress as the plan allows.
     fn ask(&self, connection: &mut Connection, plan: &Plan, at: Instant) -> Result<(), Fault> {
         while self.goes && connection.left > 0 && connection.exchanges.len() < plan.streams {
             let Some(stream) = connection.quic.streams().open(Dir::Bi) else {
@@ -310,7 +310,7 @@ impl Load {
     }
 }
 
-/// Reads what the server says on a stream of its own: none of it matters here.
+/// Reads and drops what the server sends on its unidirectional streams.
 fn discard(connection: &mut Connection, stream: StreamId) -> Result<(), Fault> {
     let mut reader = connection.quic.recv_stream(stream);
     let mut chunks = reader.read(true)?;

@@ -1,16 +1,15 @@
-//! `h3load`: the client of the HTTP/3 cases. It is made of the `quinn-proto` that is published, with its defaults, and knows nothing
-//! of the server: it does the same to all of them.
+//! `h3load`: the client of the HTTP/3 cases. It uses the published `quinn-proto` with its defaults, and treats all servers alike.
 //!
 //! ```text
 //! h3load ADDRESS PORT ask PATH                     one request: status, length of its field section, length of its body
 //! h3load ADDRESS PORT requests COUNT CONNECTIONS STREAMS PATH
 //! h3load ADDRESS PORT full|resumed COUNT CONNECTIONS PATH   a new connection for each request, some at a time
-//! h3load ADDRESS PORT page COUNT PATH FILES KBIT MS KB  pages over a link with that rate, round trip and queue
-//! h3load ADDRESS PORT idle CONNECTIONS PATH             one request on each connection, which then stays
+//! h3load ADDRESS PORT page COUNT PATH FILES KBIT MS KB  pages over a link with this rate, round trip and queue
+//! h3load ADDRESS PORT idle CONNECTIONS PATH             one request on each connection, which then stays open
 //! ```
 //!
-//! But for `ask`, it writes "ready" when it has prepared, and waits for a line on standard input. What it has counted is one line of
-//! JSON. It then keeps its connections until its input ends.
+//! Except with `ask`, it prints "ready" after its preparations, waits for a line on standard input, does its work, and prints the
+//! figures as one line of JSON. It then keeps its connections open until standard input ends.
 
 mod client;
 mod http3;
@@ -25,7 +24,7 @@ use std::process::ExitCode;
 use client::Client;
 use load::{Load, Plan};
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Debug)]
 pub(crate) struct Fault(pub(crate) String);
 
@@ -98,7 +97,7 @@ fn run(words: &[&str]) -> Result<(), Fault> {
     }
 }
 
-/// Sends to `remote`; `server` is what requests name.
+/// Carries out the plan against `remote`; requests name `server` as their authority.
 fn measure(remote: SocketAddr, plan: &Plan, server: SocketAddr) -> Result<(), Fault> {
     let mut client = Client::new(remote, plan.resumes(), server.to_string())?;
     let mut load = Load::default();

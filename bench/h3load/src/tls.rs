@@ -1,4 +1,4 @@
-//! TLS of the client: one suite and one group, as in the other cases, and any certificate.
+//! TLS settings of the client: one suite and one group, as in the other cases, and any certificate is accepted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::Fault;
 
-/// Accepts every certificate, as the one of the comparison is its own, and counts them: a handshake without one was resumed.
+/// Accepts every certificate, because the harness made it, and counts them: a handshake without a certificate resumed a session.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     provider: Arc<CryptoProvider>,
@@ -64,7 +64,7 @@ impl ServerCertVerifier for Certificates {
     }
 }
 
-/// The settings of all connections, and what counts their certificates.
+/// The TLS settings for all connections, and the counter of certificates.
 pub(crate) fn config(resumes: bool) -> Result<(Arc<QuicClientConfig>, Arc<Certificates>), Fault> {
     let provider = Arc::new(CryptoProvider {
         cipher_suites: vec![provider::cipher_suite::TLS13_AES_128_GCM_SHA256],
