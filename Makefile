@@ -10,7 +10,7 @@ run: install-build build
 	@examples/make-cert.sh
 	@examples/run.sh target/release/h2o
 
-# Three servers behind a balancer (examples/fleet).
+# Runs three servers behind a balancer (examples/fleet).
 fleet: install-build build
 	@.ci/install haproxy:haproxy redis-server:redis-server
 	@examples/fleet/run.sh target/release/h2o
@@ -18,15 +18,15 @@ fleet: install-build build
 build:
 	$(CARGO) build --release -p h2o
 
-# What `make build` has built, below $(DESTDIR)$(PREFIX); the helpers that configurations name are links to it. A configuration
-# that is there stays.
+# Installs what `make build` has built below $(DESTDIR)$(PREFIX). The helper programs that configurations name are links to the binary. An
+# existing configuration is not overwritten.
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 BINARY ?= target/release/h2o
 UNITS ?= $(PREFIX)/lib/systemd/system
 ZSH_COMPLETIONS ?= $(PREFIX)/share/zsh/site-functions
 SHARE = $(DESTDIR)$(PREFIX)/share
-# Files that name paths of the installation.
+# Replaces the default prefix in files that contain paths of the installation.
 PLACE = sed 's|/usr/local/|$(PREFIX)/|'
 
 install:
@@ -52,7 +52,7 @@ install:
 	mkdir -p $(DESTDIR)$(SYSCONFDIR)/h2o
 	test -e $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf || $(PLACE) share/h2o.conf > $(DESTDIR)$(SYSCONFDIR)/h2o/h2o.conf
 
-# The package h2o-server for Debian, of what `make build` has built: target/debian/*.deb.
+# Builds the Debian package h2o-server from what `make build` has built: target/debian/*.deb.
 deb: install-build
 	@cargo deb --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-deb
 	rm -rf target/deb
@@ -61,7 +61,7 @@ deb: install-build
 	install -D -m 644 -t target/deb/units target/deb/usr/lib/systemd/system/h2o.service
 	$(CARGO) deb --no-build --strip -p h2o
 
-# What tests need is installed while lint compiles, which takes about as long.
+# The programs that tests need are installed while lint compiles, which takes about as long.
 test: install-build install-lint fmt-check
 	@$(MAKE) --no-print-directory -j2 --output-sync=target install-test lint
 	@$(MAKE) --no-print-directory advisories
@@ -77,8 +77,8 @@ lint: install-lint
 	.ci/dependencies.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-# Known vulnerabilities of dependencies, where the database of RustSec can be fetched. Elsewhere nothing is checked, and the
-# output says so: a machine that reaches only its registries can run the tests.
+# Checks dependencies for known vulnerabilities if the database of RustSec can be fetched. If not, nothing is checked and the output says
+# so, so that a machine that reaches only package registries can run the tests.
 advisories:
 	@if timeout 60 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD >/dev/null; then \
 		$(MAKE) --no-print-directory audit; \
@@ -86,24 +86,25 @@ advisories:
 		echo "Known vulnerabilities of dependencies are NOT CHECKED: the database of RustSec is out of reach" >&2; \
 	fi
 
-# The same, and the policy of `lint` once more, by cargo-deny. Fails if the database cannot be fetched.
+# Checks dependencies for known vulnerabilities, and once more by the rules that `lint` checks, with cargo-deny. Fails if the database
+# cannot be fetched.
 audit: install-build
 	@cargo deny --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-deny
 	$(CARGO) deny check
 
-# Unit tests, protocol conversations, the simulator, replays of the fuzz corpora.
+# Runs unit tests, protocol conversations, the simulator, and replays of the fuzz corpora.
 unit:
 	$(CARGO) test --workspace --exclude h2o-tests
 
-# The real binary against clients of other people's making. These tests wait for programs and limits most of the time, so
-# more of them run at once than there are processors.
+# Runs the real binary against clients of other projects. These tests mostly wait for programs and time limits, so more of them run at once
+# than there are processors.
 e2e:
 	$(CARGO) build -p h2o
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test -p h2o-tests --tests
 	python3 -m unittest discover bench
 	tests/interop/run.py --clients aioquic,quic-go
 
-# The crate of scripts with the libraries of newer releases of Debian: mruby 3.3 and 4.
+# Tests the crate h2o-mruby with the libraries of newer Debian releases: mruby 3.3 and 4.
 test-mruby: install-build
 	@.ci/install dpkg-deb:dpkg
 	set -e; for release in trixie sid; do \
@@ -111,7 +112,7 @@ test-mruby: install-build
 		MRUBY_CONFIG=$$config $(CARGO) test -p h2o-mruby --target-dir target/mruby; \
 	done
 
-# The same crate with AddressSanitizer in the C of the shim and of oniguruma, and under the allocations of everything else.
+# Tests the crate h2o-mruby with AddressSanitizer, which instruments the C code of the shim and of oniguruma and checks all allocations.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 HOST_VARIABLE = CARGO_TARGET_$(shell echo $(HOST) | tr 'a-z-' 'A-Z_')
 sanitize-mruby: install-build
@@ -120,8 +121,8 @@ sanitize-mruby: install-build
 	$(HOST_VARIABLE)_RUNNER="env LD_PRELOAD=$$(cc -print-file-name=libasan.so)" \
 	$(CARGO) test -p h2o-mruby --target $(HOST) --target-dir target/sanitize
 
-# HTTP/3 in 25 cases with clients on four other stacks (tests/interop). `make test` leaves out quiche, which compiles BoringSSL,
-# and the browser, which needs a machine that does little else.
+# Runs HTTP/3 in 25 cases with clients on four other stacks (tests/interop). `make test` leaves out quiche, which compiles BoringSSL, and
+# the browser, which needs a machine that does little else.
 interop: install-build install-test
 	@.ci/install c++:g++ cmake:cmake /usr/share/doc/libclang-dev:libclang-dev
 	@$(MAKE) --no-print-directory target/tools/quiche
@@ -133,7 +134,7 @@ target/tools/quiche: tests/clients/quiche/src/main.rs tests/clients/quiche/Cargo
 	$(CARGO) build --locked --manifest-path tests/clients/quiche/Cargo.toml --target-dir target/quiche
 	cp target/quiche/debug/h2o-quiche-client $@
 
-# Writes docs/directives.md anew from the table of directives.
+# Writes docs/directives.md from the table of directives.
 docs:
 	H2O_REGENERATE_DOCS=1 $(CARGO) test -p h2o-server --test docs
 
@@ -142,13 +143,13 @@ bench: install-build install-bench
 	$(CARGO) build --release -p h2o-floor -p h3load
 	bench/run.py
 
-# The daily subset, by a profile that builds in a fraction of the time.
+# Runs the daily subset of the comparison, with a build profile that takes a fraction of the time.
 bench-quick: install-build install-bench
 	$(CARGO) build --profile bench-quick -p h2o
 	$(CARGO) build --profile bench-quick -p h2o-floor -p h3load
 	bench/run.py --quick --h2o target/bench-quick/h2o
 
-# Instructions of the inner parts, compared with the record: whatever else the machine does.
+# Counts the instructions of single functions and compares them with the record. The load of the machine does not matter.
 bench-micro: install-build
 	@.ci/install valgrind:valgrind
 	bench/micro.py
@@ -165,44 +166,44 @@ install-test: install-build
 		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish haproxy:haproxy gnutls-cli:gnutls-bin /usr/share/doc/python3-venv:python3-venv
 	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3 prometheus/bin/python3)
 
-# The HTTP/2 conformance test, pinned with all it is built from; Debian has no package of it.
+# The HTTP/2 conformance test h2spec, with pinned versions of everything that it is built from. Debian has no package of it.
 target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
 	@mkdir -p $(@D)
 	cd $(<D) && go build -mod=readonly -o $(CURDIR)/$@ github.com/summerwind/h2spec/cmd/h2spec
 	@touch $@
 
-# A server to compare with that cannot be installed is left out of the report, with a note.
+# A server that cannot be installed is left out of the comparison, with a note in the report.
 install-bench:
 	@.ci/install python3:python3 h2load:nghttp2-client cc:gcc /usr/include/openssl/ssl.h:libssl-dev
 	@for peer in nginx:nginx-light /usr/bin/h2o:h2o /usr/sbin/apache2:apache2-bin haproxy:haproxy caddy:caddy; do \
 		.ci/install $$peer || echo "left out: $${peer#*:}" >&2; \
 	done
 
-# The HTTP/2 client and the server that come with Go.
+# A client and a backend made with Go's standard library.
 target/tools/go-client target/tools/go-backend: target/tools/%: tests/clients/%/main.go tests/clients/%/go.mod
 	@mkdir -p $(@D)
 	cd $(<D) && go build -o $(CURDIR)/$@ .
 	@touch $@
 
-# A client of HTTP/3, with a compiler that is newer than that of Debian.
+# A client of HTTP/3 made with quic-go, which needs a newer Go compiler than Debian has.
 target/tools/quic-go: tests/clients/quic-go/main.go tests/clients/quic-go/go.mod tests/clients/quic-go/go.sum
 	@mkdir -p $(@D)
 	go=$$(.ci/go) && cd $(<D) && $$go build -mod=readonly -o $(CURDIR)/$@ .
 	@touch $@
 
-# Another one, and the parser of metrics that belongs to Prometheus, pinned with all they are built from.
+# A client of HTTP/3 made with aioquic, and Prometheus's own parser of metrics, with pinned versions of everything that they are built from.
 target/tools/aioquic/bin/python3 target/tools/prometheus/bin/python3: target/tools/%/bin/python3: tests/clients/%/requirements.txt
 	@mkdir -p target/tools
 	python3 -m venv target/tools/$*
 	target/tools/$*/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-# What names resolve to, as a test says.
+# A library that answers the look-ups of host names in tests.
 target/tools/names.so: tests/clients/names.c
 	@mkdir -p $(@D)
 	cc -O -Wall -Wextra -shared -fPIC -o $@ $<
 
-# A gRPC server and client, and a certificate authority for tests: Debian has no packages of them.
+# A gRPC server and client, and a certificate authority for tests. Debian has no packages of them.
 target/tools/grpc-check target/tools/acme-ca: target/tools/%: tests/clients/%/main.go tests/clients/%/go.mod tests/clients/%/go.sum
 	@mkdir -p $(@D)
 	cd $(<D) && go build -mod=readonly -o $(CURDIR)/$@ .

@@ -8,7 +8,7 @@ set -eu
 
 cd "$(dirname "$0")/site"
 
-# The decoder of each variant's name.
+# Decompresses a variant with the program that its name calls for.
 decode() {
     case $1 in
     *.gz) gzip -dc "$1" ;;
@@ -35,7 +35,7 @@ if [ "${1-}" = --check ]; then
 fi
 
 for file in $(sources); do
-    gzip -9nc "$file" >"$file.gz" # -n: no name and time, so the same input gives the same file
+    gzip -9nc "$file" >"$file.gz" # without name and time (-n) the same input gives the same file
     brotli -q 11 -fk -o "$file.br" "$file"
     zstd -19 -qf -o "$file.zst" "$file"
 done

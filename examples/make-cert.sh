@@ -18,14 +18,14 @@ if ! command -v openssl >/dev/null; then
 fi
 
 mkdir -p "$dir"
-umask 077 # the key is for its owner only
+umask 077 # only the owner may read the key
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 -days 365 \
     -subj "/CN=localhost" \
     -addext "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1" \
     -addext "basicConstraints=critical,CA:FALSE" \
     -addext "extendedKeyUsage=serverAuth" \
     -keyout "$key.new" -out "$cert.new" 2>/dev/null
-# Both or neither: an interrupted run must not leave a pair that does not match.
+# Key and certificate are renamed at the end, so that an interrupted run does not leave a pair that does not match.
 mv "$key.new" "$key"
 mv "$cert.new" "$cert"
 chmod 644 "$cert"

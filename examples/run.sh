@@ -1,16 +1,16 @@
 #!/bin/sh
-# Serves the example site with the program given, and tells what to open and who else can.
+# Serves the example site with the program given as argument, and prints which addresses to open and who else can open them.
 set -eu
 program=$1
 cd "$(dirname "$0")/.."
 config=examples/h2o.conf
-# Started by root the server becomes `nobody`, who may not be allowed to look into this directory.
+# A server that root starts changes to the user `nobody`, who may not be able to read this directory.
 if [ "$(id -u)" = 0 ] && ! setpriv --reuid=nobody --clear-groups test -r examples/site/index.html 2>/dev/null; then
     mkdir -p target
     config=target/example.conf
     { cat examples/h2o.conf; printf '\nuser: root\n'; } >$config
 fi
-# The addresses of this machine, if there is a program that tells.
+# The addresses of this machine, if the program `hostname` can print them.
 addresses=$(hostname -I 2>/dev/null | sed 's/ *$//; s/ /, /g') || addresses=
 cat <<TEXT
 

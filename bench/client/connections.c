@@ -1,13 +1,13 @@
-/* Asks for files by HTTP/1.1 in cleartext: each on a new connection, or one after
- * the other on connections that stay.
+/* Requests files over HTTP/1.1 in cleartext: each on a new connection, or one after
+ * the other on persistent connections.
  *
  *   connections ADDRESS PORT new|kept COUNT THREADS PATH FILES
  *
  * With several files PATH is the first, as in /many/1k/00000.txt, and all
- * connections together ask for them in turn. Asks once, with "kept" also once on
- * each connection, writes "ready", waits for a line on standard input so that the
- * caller can read its clocks, has COUNT requests answered and writes one line of
- * JSON. Connections that are kept are closed when standard input ends.
+ * connections together request them in turn. The program sends one request, with
+ * "kept" also one on each connection, prints "ready", waits for a line on standard
+ * input so that the caller can read its clocks, sends COUNT requests and prints one
+ * line of JSON. With "kept" it closes its connections when standard input ends.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -4,9 +4,9 @@
  *
  *   handshakes ADDRESS PORT full|resumed COUNT THREADS TLSv1.2|TLSv1.3 SUITE GROUP PATH
  *
- * Prepares (one connection per thread, which also fetches the first ticket),
- * writes "ready", waits for a line on standard input so that the caller can
- * read its clocks, does COUNT connections and writes one line of JSON.
+ * The program makes one connection per thread, which also gets the first ticket,
+ * prints "ready", waits for a line on standard input so that the caller can read
+ * its clocks, makes COUNT connections and prints one line of JSON.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -51,8 +51,8 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* In TLS 1.3 tickets arrive after the handshake, so sessions are taken from
- * this callback. Returning 1 keeps the reference. */
+/* Called by OpenSSL for each new session: in TLS 1.3 tickets arrive after the
+ * handshake. Returning 1 keeps the reference to the session. */
 static int on_new_session(SSL *ssl, SSL_SESSION *session)
 {
     struct worker *w = SSL_get_app_data(ssl);

@@ -17,7 +17,7 @@ export FLEET_CERTIFICATE="$dir/cert.pem" FLEET_KEY="$dir/key.pem" FLEET_REDIS_PO
 sh "$here/../make-cert.sh" "$dir"
 
 config=$here/h2o.conf
-# Started by root a server becomes `nobody`, who may not be allowed to look into this directory.
+# A server that root starts changes to the user `nobody`, who may not be able to read this directory.
 if [ "$(id -u)" = 0 ]; then
     config=$dir/h2o.conf
     { cat "$here/h2o.conf"; printf '\nuser: root\n'; } >"$config"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Upgrades the servers of a fleet, one after the other: each goes on with the binary and the configuration that are there now,
-# and the next one waits until its old worker has ended, or for a minute.
+# Upgrades the servers of a fleet, one after the other: each starts a worker with the current binary and configuration. The next server is
+# upgraded when the old worker has ended, or after a minute.
 #
 #   sh examples/fleet/upgrade.sh [DIRECTORY]      (default: target/fleet)
 set -eu

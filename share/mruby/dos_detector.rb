@@ -1,6 +1,6 @@
 require "lru_cache.rb"
 
-# Counts the requests of each client address, and asks a callback for the response. Each worker counts for itself.
+# Counts the requests of each client address, and calls a callback, which returns the response. Each worker of the server counts for itself.
 class DoSDetector
   def initialize(config = {})
     @strategy = config.key?(:strategy) ? config[:strategy] : CountingStrategy.new
@@ -18,14 +18,15 @@ class DoSDetector
     @callback.call(env, detected, address, *extra)
   end
 
-  # Answers requests of detected clients with 403.
+  # A callback that answers 403 to detected clients, and passes the requests of others to the next handler.
   def self.default_callback
     proc do |env, detected, address|
       detected ? [403, { "Content-Type" => "text/plain" }, ["Forbidden"]] : [399, {}, []]
     end
   end
 
-  # Lets the next handler answer, which has what was detected in variables DOS_NAME.
+  # A callback that passes every request to the next handler. For detected clients that handler gets variables DOS_NAME with what was
+  # detected.
   def self.fallthrough_callback
     proc do |env, detected, address, extra|
       headers = {}
@@ -44,7 +45,7 @@ class DoSDetector
     (forwarded && forwarded.split(",")[0]) || env["REMOTE_ADDR"]
   end
 
-  # A client that sends `threshold` requests within `period` seconds is refused for `ban_period` seconds.
+  # A strategy that refuses a client which sends `threshold` requests within `period` seconds for `ban_period` seconds.
   class CountingStrategy
     def initialize(config = {})
       @period = config.fetch(:period, 10)
@@ -67,7 +68,7 @@ class DoSDetector
 
     private
 
-    # Each period that has begun since the last request takes `threshold` requests from the count.
+    # For each period that has begun since the client's last request, the count decreases by `threshold`.
     def count(client, slot)
       before = client[:slot] || slot
       count = (client[:count] || 0) - (slot > before ? (slot - before) * @threshold : 0)

@@ -22,7 +22,7 @@ class Htpasswd
     respond(401, "Authorization Required", "www-authenticate" => "Basic realm=\"#{@realm}\"")
   end
 
-  # Whether the file has a line for the user with a hash of the password.
+  # Whether the file has a line for the user with a hash that fits the password.
   def lookup(user, password)
     File.open(@path) do |file|
       file.each_line do |line|

@@ -1,5 +1,5 @@
 module H2O
-  # Answers with the numbers of the `status` handler behind it, in the text format of Prometheus.
+  # Answers with the numbers of the `status` handler, which must come after it, in the text format of Prometheus.
   class Prometheus
     GAUGES = ["uptime", "connections", "num-sessions", "evloop-latency-nanosec"]
 
@@ -35,7 +35,7 @@ module H2O
       end
     end
 
-    # Those that end in a number are quantiles.
+    # The type of a metric. Names that end in a number are quantiles, which are gauges too.
     def type(key)
       GAUGES.include?(key) || key.match?(/-[0-9]+\z/) ? "gauge" : "counter"
     end

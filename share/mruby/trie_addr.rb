@@ -1,16 +1,16 @@
-# A set of blocks of IPv4 addresses: a binary tree of the bits of their prefixes.
+# A set of blocks of IPv4 addresses, stored as a binary tree of the bits of their prefixes.
 class TrieAddr
   def initialize
     @root = [nil, nil]
   end
 
-  # Adds a block, "a.b.c.d/len", or an address, "a.b.c.d", or an Array of them.
+  # Adds a block "a.b.c.d/len", an address "a.b.c.d", or an Array of them.
   def add(blocks)
     (Array === blocks ? blocks : [blocks]).each { |block| add_block(block) }
     self
   end
 
-  # Whether the address is in a block. What is no IPv4 address is in none.
+  # Whether the address is in a block of the set. A text that is not an IPv4 address is in none.
   def match?(address)
     number = TrieAddr.number(address)
     return false unless number
@@ -22,7 +22,7 @@ class TrieAddr
     false
   end
 
-  # The address as an Integer, or nil.
+  # The address as an Integer, or nil if it is not an IPv4 address.
   def self.number(address)
     parts = address.to_s.split(".", -1)
     return nil unless parts.size == 4

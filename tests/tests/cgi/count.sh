@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says how many of its kind run at the moment.
+# Prints how many processes of this script run at the moment.
 printf 'Content-Type: text/plain\n\n'
 : > "running.$$"
 sleep 0.2
