@@ -237,6 +237,8 @@ counters! {
     MemoryClosed = "connections.memory-closed",
     /// Bytes that connections hold in buffers: what `max-memory` limits.
     BufferBytes = "memory.buffers-bytes",
+    /// Bytes that scripts have allocated, which are part of what `max-memory` limits.
+    ScriptBytes = "memory.scripts-bytes",
     /// Requests for files that the content cache answered.
     CacheHits = "file.cache-hits",
     /// Requests for files that were looked up in the file system.

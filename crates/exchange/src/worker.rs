@@ -226,6 +226,8 @@ pub struct Worker {
     pub shutting_down: Cell<bool>,
     /// Notifies waiting tasks of the graceful shutdown.
     pub shutdown: Arc<Notify>,
+    /// Bytes that its scripts have allocated: part of `max-memory`.
+    pub script_bytes: Rc<Cell<usize>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,
     busy: RefCell<Vec<ExchangeRef>>,
@@ -270,6 +272,7 @@ impl Worker {
             shared,
             shutting_down: Cell::new(false),
             shutdown: Arc::default(),
+            script_bytes: Rc::default(),
             locals: RefCell::default(),
             free: RefCell::default(),
             busy: RefCell::default(),

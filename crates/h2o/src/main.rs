@@ -37,6 +37,11 @@ use h2o_server::LoadedConfig;
 use options::{Command, Mode};
 use parent::Parent;
 
+#[cfg(feature = "mruby")]
+#[global_allocator]
+static ALLOCATOR: h2o_mruby::Metered<mimalloc::MiMalloc> = h2o_mruby::Metered(mimalloc::MiMalloc);
+
+#[cfg(not(feature = "mruby"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

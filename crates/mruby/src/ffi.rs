@@ -147,6 +147,7 @@ unsafe extern "C" {
         place: *mut c_char,
         size: usize,
     ) -> c_int;
+    pub(crate) fn limits_charge(memory: *mut Memory, size: usize);
     pub(crate) fn limits_trim();
     pub(crate) fn shim_prepare(mrb: *mut State);
     pub(crate) fn shim_run(work: *mut Work) -> u64;

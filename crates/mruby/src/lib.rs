@@ -17,6 +17,7 @@ mod files;
 mod function;
 mod json;
 mod limits;
+mod meter;
 mod regexp;
 mod require;
 mod strand;
@@ -37,6 +38,7 @@ mod tests;
 
 pub use function::{Arguments, Call, Function, Leave};
 pub use limits::Limit;
+pub use meter::Metered;
 pub use strand::{Finish, Ticket};
 pub use value::{Kind, Value};
 pub use vm::{CompileFault, Error, Options, Part, Rooted, Vm, check, version};

@@ -102,6 +102,15 @@ void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *userdata)
   return fresh;
 }
 
+void limits_charge(struct shim_memory *memory, size_t size)
+{
+  memory->used += size;
+  if (memory->used > memory->most)
+    memory->most = memory->used;
+  if (memory->used > scarce(memory) && memory->watch)
+    interrupt_for_memory(memory->watch);
+}
+
 /* Returns free memory to the system: the allocator of the C library keeps the many small pieces that a script has freed. */
 void limits_trim(void)
 {

@@ -9,7 +9,7 @@ use h2o_exchange::{Scope, WorkerStarts};
 use h2o_mruby::CompileFault;
 
 use super::handler::ScriptHandler;
-use super::machine::{Script, ScriptLimits};
+use super::machine::{LEAST_MEMORY, Script, ScriptLimits};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive {
@@ -59,10 +59,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "mruby.memory-limit",
         "BYTES",
         "268435456",
-        "Most memory of scripts on each worker, from 32 MiB on. A script gets NoMemoryError at seven eighths of it, and the request is \
-         answered with 500. The rest is kept to end the script cleanly.",
+        "Most memory of scripts on each worker, their compiled patterns included, from 32 MiB on. It counts against `max-memory`, of which scripts \
+         get at most half. A script gets NoMemoryError at seven eighths of it, and the request is answered with 500. The rest is kept to \
+         end the script cleanly.",
         |scope, command| {
-            let bytes: u64 = command.node.integer("%d", 32 << 20..=1 << 40)?;
+            let bytes: u64 = command.node.integer("%d", LEAST_MEMORY as u64..=1 << 40)?;
             scope.edit::<ScriptLimits>().memory = usize::try_from(bytes).unwrap_or(usize::MAX);
             Ok(())
         },

@@ -13,6 +13,9 @@ use rustc_hash::FxHashMap;
 use super::sub_request::{self, Place};
 use super::{content, http, objects, password, redis, wait};
 
+/// The least of `mruby.memory-limit`, in bytes.
+pub(super) const LEAST_MEMORY: usize = 32 << 20;
+
 /// A script in the configuration.
 pub(super) struct Script {
     /// Number that distinguishes scripts, also those of different configurations.
@@ -140,8 +143,10 @@ impl Machine {
     fn open(worker: &Rc<Worker>, site: &Rc<LocalSite>) -> Result<Rc<Self>, String> {
         h2o_mruby::report_to(|text| h2o_log::report!(error, "[h2o_mruby] {text}"));
         let limits = site.settings.get::<ScriptLimits>();
+        // The other half stays for the buffers of connections.
+        let share = (worker.shared.buffers.memory() / 2).max(LEAST_MEMORY);
         let options = Options {
-            memory_limit: limits.memory,
+            memory_limit: limits.memory.min(share),
             time_limit: limits.time,
             parts: PARTS,
             prelude: PRELUDE,
@@ -151,6 +156,7 @@ impl Machine {
             h2o_log::report!(error, "[h2o_mruby] {error}");
             error.to_string()
         })?;
+        vm.report_memory_to(Rc::clone(&worker.script_bytes));
         let host = vm.local::<Host>();
         *host.worker.borrow_mut() = Rc::downgrade(worker);
         *host.site.borrow_mut() = Rc::downgrade(site);

@@ -239,6 +239,11 @@ fn memory_and_cache(text: &mut Text, worker: &Worker) {
             limit,
         );
     }
+    text.gauge(
+        "h2o_scripts_bytes",
+        "What scripts have allocated.",
+        count(Counter::ScriptBytes),
+    );
     text.counters(
         "h2o_file_cache_lookups",
         "Requests for files, answered by the content cache (hit) or looked up in the file system (miss).",

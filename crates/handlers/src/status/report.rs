@@ -388,6 +388,8 @@ fn memory(members: &mut Members<'_>, worker: &Worker) {
     members.raw(Counter::BufferBytes.name(), buffers);
     let limit = buffers_limit(worker).map_or("null".to_owned(), |limit| limit.to_string());
     members.raw("memory.buffers-limit-bytes", limit);
+    let scripts = total(worker, Counter::ScriptBytes.name());
+    members.raw(Counter::ScriptBytes.name(), scripts);
 }
 
 /// The value of `max-memory` in bytes, if it is set.

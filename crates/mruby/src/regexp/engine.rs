@@ -1,11 +1,11 @@
 //! Compiled regular expressions, and searches with them.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 
 use fancy_regex::{BytesMode, Error, RegexBuilder, RuntimeError};
 
 use super::syntax::{self, Reading};
-use crate::Leave;
+use crate::{Leave, Vm, meter};
 
 pub(super) const IGNORECASE: i64 = 1;
 pub(super) const EXTENDED: i64 = 2;
@@ -27,6 +27,16 @@ pub(super) struct Regexp {
     octets: OnceCell<Result<fancy_regex::Regex, String>>,
     names: Vec<(String, usize)>,
     groups: usize,
+    /// Bytes that the VM counts for it. They grow with searches, by the caches of the engine.
+    charged: Cell<usize>,
+}
+
+impl Drop for Regexp {
+    fn drop(&mut self) {
+        if let Some(vm) = Vm::current() {
+            vm.refund(self.charged.get());
+        }
+    }
 }
 
 /// For each group the range in octets that it matched; `None` if the group did not take part in the match.
@@ -55,7 +65,29 @@ fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Re
 }
 
 impl Regexp {
-    pub(super) fn compile(source: &[u8], options: i64) -> Result<Self, Leave> {
+    /// Compiles a pattern; the VM counts its memory.
+    pub(super) fn compile(vm: &Vm, source: &[u8], options: i64) -> Result<Self, Leave> {
+        let before = meter::held();
+        let regexp = Self::build(source, options)?;
+        regexp.charge(vm, before);
+        Ok(regexp)
+    }
+
+    /// Charges what this thread has allocated since it held `before` bytes.
+    fn charge(&self, vm: &Vm, before: isize) {
+        let Ok(grown @ 1..) = usize::try_from(meter::held().wrapping_sub(before)) else {
+            return;
+        };
+        self.charged.set(self.charged.get() + grown);
+        vm.charge(grown);
+    }
+
+    /// Bytes that the VM counts for it.
+    pub(super) const fn memory(&self) -> usize {
+        self.charged.get()
+    }
+
+    fn build(source: &[u8], options: i64) -> Result<Self, Leave> {
         let invalid = |reason: &str| {
             let pattern = String::from_utf8_lossy(source);
             Leave::New(
@@ -90,6 +122,7 @@ impl Regexp {
             octets,
             names,
             groups,
+            charged: Cell::new(0),
         })
     }
 
@@ -117,10 +150,11 @@ impl Regexp {
         text.is_char_boundary(start).then_some((engine, text))
     }
 
-    pub(super) fn is_match(&self, subject: &[u8], start: usize) -> Result<bool, Leave> {
+    pub(super) fn is_match(&self, vm: &Vm, subject: &[u8], start: usize) -> Result<bool, Leave> {
         if start > subject.len() {
             return Ok(false);
         }
+        let before = meter::held();
         let found = match self.characters(subject, start) {
             Some((engine, text)) if start == 0 => engine.is_match(text),
             Some((engine, text)) => engine.find_from_pos(text, start).map(|m| m.is_some()),
@@ -129,10 +163,26 @@ impl Regexp {
                 engine.find_from_pos(subject, start).map(|m| m.is_some())
             }
         };
+        self.charge(vm, before);
         found.map_err(failed)
     }
 
-    pub(super) fn search(&self, subject: &[u8], start: usize) -> Result<Option<Groups>, Leave> {
+    pub(super) fn search(
+        &self,
+        vm: &Vm,
+        subject: &[u8],
+        start: usize,
+    ) -> Result<Option<Groups>, Leave> {
+        let before = meter::held();
+        let found = self.find(subject, start)?;
+        // The result itself is soon freed.
+        let capacity = found.as_ref().map_or(0, Vec::capacity);
+        let result = capacity * size_of::<Option<(usize, usize)>>();
+        self.charge(vm, before.wrapping_add(result.cast_signed()));
+        Ok(found)
+    }
+
+    fn find(&self, subject: &[u8], start: usize) -> Result<Option<Groups>, Leave> {
         if start > subject.len() {
             return Ok(None);
         }

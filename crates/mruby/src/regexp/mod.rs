@@ -26,6 +26,9 @@ const MOST_KEPT: usize = 512;
 /// Number of compiled patterns after which garbage is collected: the collector does not know how much memory they use.
 const COMPILED_PER_COLLECTION: u32 = 256;
 
+/// What compiled patterns may have of the VM's memory to be kept: an eighth.
+const KEPT_SHARE: usize = 8;
+
 /// The cached patterns by their source, for one set of flags.
 type Kept = FxHashMap<Box<[u8]>, Rooted>;
 
@@ -99,7 +102,7 @@ fn new(vm: &Vm, source: &[u8], options: i64) -> Result<Value, Leave> {
     if compiled == COMPILED_PER_COLLECTION {
         vm.collect();
     }
-    let regexp = Regexp::compile(source, options)?;
+    let regexp = Regexp::compile(vm, source, options)?;
     Ok(vm.object(classes(vm)?.0, Rc::new(regexp))?)
 }
 
@@ -138,6 +141,9 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let text = vm.bytes(source).unwrap_or_default();
     let regexp = new(vm, &text, options)?;
     let rooted = vm.root(regexp)?;
+    if kept_memory(vm, &state) > vm.memory_limit() / KEPT_SHARE {
+        forget_kept(vm);
+    }
     let removed = {
         let mut kept = state.kept.borrow_mut();
         let kept = kept.entry(options).or_default();
@@ -150,10 +156,27 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(regexp)
 }
 
+/// Bytes of the patterns that are kept, with what searches have added to them.
+fn kept_memory(vm: &Vm, state: &State) -> usize {
+    let kept = state.kept.borrow();
+    let patterns = kept.values().flat_map(FxHashMap::values);
+    let memory = |pattern: &Rooted| {
+        vm.with_object(pattern.value(), |regexp: &Rc<Regexp>| regexp.memory())
+            .unwrap_or(0)
+    };
+    patterns.map(memory).sum()
+}
+
+/// Lets the collector take the patterns of literals, which are compiled again when they are evaluated.
+pub(crate) fn forget_kept(vm: &Vm) {
+    let removed = vm.local::<State>().kept.take();
+    drop(removed);
+}
+
 /// Searches without setting global variables. Returns a `MatchData` or nil.
 fn find(vm: &Vm, regexp: Value, subject: Value, start: usize) -> Result<Value, Leave> {
     let groups = with_regexp(vm, regexp, |regexp| {
-        with_subject(vm, subject, |text| regexp.search(text, start))
+        with_subject(vm, subject, |text| regexp.search(vm, text, start))
     })?;
     groups.map_or(Ok(Value::nil()), |groups| {
         new_match(vm, regexp, subject, groups)
@@ -224,7 +247,7 @@ fn is_match_at(vm: &Vm, regexp: Value, subject: Value, position: Value) -> Resul
         return Ok(Value::boolean(false));
     };
     let is_match = vm.with_object(regexp, |regexp: &Rc<Regexp>| {
-        with_subject(vm, subject, |text| regexp.is_match(text, start))
+        with_subject(vm, subject, |text| regexp.is_match(vm, text, start))
     })??;
     Ok(Value::boolean(is_match))
 }

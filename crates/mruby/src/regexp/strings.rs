@@ -52,7 +52,7 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
             let mut out = Vec::new();
             let (mut start, mut done) = (0, 0);
             let mut last: Option<Groups> = None;
-            while let Some(groups) = regexp.search(text, start)? {
+            while let Some(groups) = regexp.search(vm, text, start)? {
                 let range = groups.first().copied().flatten().unwrap_or_default();
                 // Because of `\K`, a match can start before the end of the previous one.
                 let from = range.0.max(done);
@@ -78,10 +78,10 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
 }
 
 /// All matches in a text.
-fn all(regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
+fn all(vm: &Vm, regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
     let mut found = Vec::new();
     let mut start = 0;
-    while let Some(groups) = regexp.search(text, start)? {
+    while let Some(groups) = regexp.search(vm, text, start)? {
         let range = groups.first().copied().flatten().unwrap_or_default();
         start = after(text, range).max(start + usize::from(range.0 == range.1));
         found.push(groups);
@@ -93,7 +93,7 @@ fn all(regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
 pub(super) fn scan(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject] = call.arguments.exactly()?;
     let found = with_regexp(vm, call.receiver, |regexp| {
-        with_subject(vm, subject, |text| all(regexp, text))
+        with_subject(vm, subject, |text| all(vm, regexp, text))
     })?;
     let array = vm.array(&[])?;
     for groups in &found {
@@ -127,7 +127,7 @@ pub(super) fn split(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
             let mut parts = Vec::new();
             let (mut begin, mut start, mut count) = (0, 0, 1);
             while limit <= 0 || count < limit {
-                let Some(groups) = regexp.search(text, start)? else {
+                let Some(groups) = regexp.search(vm, text, start)? else {
                     break;
                 };
                 let range = groups.first().copied().flatten().unwrap_or_default();

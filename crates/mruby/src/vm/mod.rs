@@ -22,7 +22,7 @@ use crate::ffi::{self, Fault, Memory, Op, State, Work};
 use crate::function::{Function, Leave};
 use crate::strand::Info;
 use crate::watchdog::Watched;
-use crate::{Kind, Value};
+use crate::{Kind, Value, regexp};
 
 pub use roots::Rooted;
 
@@ -127,6 +127,8 @@ pub struct Vm {
     pub(crate) watched: Arc<Watched>,
     /// Number of [`Entered`] values that exist: how often the VM is entered.
     entries: Cell<u32>,
+    /// What [`Vm::report_memory_to`] was given, and this VM's part of it.
+    total: RefCell<Option<(Rc<Cell<usize>>, usize)>>,
     /// The exceptions that are raised when a script reaches its time limit or its memory limit.
     pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
     pub(crate) time_limit: Duration,
@@ -169,6 +171,7 @@ impl Drop for Entered<'_> {
             if interrupts > 0 {
                 self.vm.is_exhausted.set(true);
             }
+            self.vm.report_memory(self.vm.memory());
         }
         CURRENT.set(self.before);
     }
@@ -220,6 +223,7 @@ impl Vm {
             root_count: Cell::new(0),
             watched,
             entries: Cell::new(0),
+            total: RefCell::default(),
             interrupts: RefCell::default(),
             time_limit: options.time_limit,
             lost: RefCell::default(),
@@ -312,6 +316,7 @@ impl Vm {
         let arena = unsafe { ffi::shim_arena_save(self.raw) };
         // Done before the watchdog counts: the next script must not pay for the garbage of a script that reached a limit.
         if is_first && self.is_exhausted.replace(false) {
+            regexp::forget_kept(self);
             self.collect();
             give_back_free_memory();
             let _ = self.prepare_interrupts();
@@ -333,10 +338,14 @@ impl Vm {
     }
 
     pub(crate) fn with_current<T>(run: impl FnOnce(&Self) -> T) -> T {
-        let current = CURRENT.get();
-        assert!(!current.is_null(), "Ruby runs outside of `enter`");
-        // SAFETY: `enter` borrows the VM until it restores the pointer, and Ruby runs only meanwhile.
-        run(unsafe { &*current })
+        let current = Self::current();
+        run(current.expect("Ruby runs only after `enter`"))
+    }
+
+    /// The VM that runs on this thread.
+    pub(crate) fn current<'a>() -> Option<&'a Self> {
+        // SAFETY: `enter` borrows the VM until it restores the pointer, and the callers use it only meanwhile.
+        unsafe { CURRENT.get().as_ref() }
     }
 
     pub(crate) fn function(&self, number: i64) -> Option<Function> {
@@ -552,6 +561,39 @@ impl Vm {
         unsafe { (*self.memory.get()).used }
     }
 
+    /// The limit of [`Vm::memory`].
+    pub(crate) fn memory_limit(&self) -> usize {
+        // SAFETY: nobody writes it.
+        unsafe { (*self.memory.get()).limit }
+    }
+
+    /// Counts bytes that Rust has allocated on behalf of a script. If memory is scarce, the script that runs is interrupted.
+    pub(crate) fn charge(&self, bytes: usize) {
+        // SAFETY: the record belongs to this VM, which does not run meanwhile.
+        unsafe { ffi::limits_charge(self.memory.get(), bytes) };
+    }
+
+    /// Takes back what was [charged](Vm::charge).
+    pub(crate) fn refund(&self, bytes: usize) {
+        // SAFETY: as above.
+        unsafe { (*self.memory.get()).used -= bytes };
+    }
+
+    /// Keeps the sum of [`Vm::memory`] of several VMs in `total`, from now on until this one is closed. It is brought up to date
+    /// whenever the VM is left.
+    pub fn report_memory_to(&self, total: Rc<Cell<usize>>) {
+        let now = self.memory();
+        total.set(total.get() + now);
+        *self.total.borrow_mut() = Some((total, now));
+    }
+
+    fn report_memory(&self, now: usize) {
+        if let Some((total, reported)) = &mut *self.total.borrow_mut() {
+            total.set(total.get() - *reported + now);
+            *reported = now;
+        }
+    }
+
     /// Number of values that Rust has rooted.
     #[must_use]
     pub fn kept_values(&self) -> usize {
@@ -572,6 +614,7 @@ impl Drop for Vm {
         // SAFETY: no strand runs, since this was the last reference to the VM.
         unsafe { ffi::shim_close(self.raw) };
         CURRENT.set(before);
+        self.report_memory(0);
         give_back_free_memory();
     }
 }

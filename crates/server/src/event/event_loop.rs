@@ -111,10 +111,11 @@ impl EventLoop {
         site: Rc<LocalSite>,
         sweeps: Rc<[Sweep]>,
     ) -> io::Result<Self> {
-        let memory = Rc::new(MemoryAccount::new(Arc::clone(&worker.shared)));
+        let memory = Rc::new(MemoryAccount::new(&worker));
         let counted = Rc::clone(&memory);
         (worker.local::<LiveCounters>()).add(move |counters| {
             counters.set(Counter::BufferBytes, counted.used.get() as u64);
+            counters.set(Counter::ScriptBytes, counted.scripts() as u64);
         });
         Ok(Self {
             site,
@@ -647,6 +648,22 @@ mod tests {
             shared.buffers.set(60, 0);
             assert!(world.event_loop.memory().is_tight());
             assert!(!world.event_loop.memory().is_exceeded());
+        });
+    }
+
+    #[test]
+    fn scripts_leave_connections_less_memory_but_never_below_half() {
+        paused(async {
+            let mut world = world(100, [(&[10, 30], &[]), (&[20, 0], &[])]);
+            let scripts = Rc::clone(&world.event_loop.worker().script_bytes);
+            assert!(!world.event_loop.memory().is_tight());
+            scripts.set(30);
+            assert!(world.event_loop.memory().is_tight());
+            assert!(!world.event_loop.memory().is_exceeded());
+            scripts.set(1000);
+            WakeQueue::waker(world.event_loop.wakes(), (0, 0)).wake();
+            let (_, notes) = world.turn().await;
+            assert_eq!(notes, ["A wakes 0: [0]", "A evicts 1"]);
         });
     }
 

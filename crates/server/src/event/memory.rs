@@ -1,21 +1,28 @@
-//! `max-memory`: accounts for the buffers of a worker's connections.
+//! `max-memory`: accounts for the buffers of a worker's connections, and for its scripts.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::Shared;
+use h2o_exchange::{Shared, Worker};
+
+/// The scripts of a worker reduce what its connections may have, but never below this share of the limit: closing connections
+/// does not make scripts smaller.
+const SCRIPTS_SHARE: usize = 2;
 
 /// Bytes that the connections of one worker hold in buffers, within the limit of [`h2o_exchange::BufferLimits`].
 pub(crate) struct MemoryAccount {
     pub(crate) used: Cell<usize>,
+    scripts: Rc<Cell<usize>>,
     shared: Arc<Shared>,
 }
 
 impl MemoryAccount {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(worker: &Worker) -> Self {
         Self {
             used: Cell::new(0),
-            shared,
+            scripts: Rc::clone(&worker.script_bytes),
+            shared: Arc::clone(&worker.shared),
         }
     }
 
@@ -23,13 +30,26 @@ impl MemoryAccount {
         self.shared.buffers.memory()
     }
 
-    /// Whether the buffers take more than 7/8 of the limit, so that new requests must be refused.
-    pub(crate) fn is_tight(&self) -> bool {
-        self.used.get() > self.limit() / 8 * 7
+    /// Bytes that the worker's scripts have allocated.
+    pub(crate) fn scripts(&self) -> usize {
+        self.scripts.get()
     }
 
-    /// Whether the buffers take more than the limit, so that connections must be closed.
+    /// What connections and scripts have, of `limit`.
+    fn taken(&self, limit: usize) -> usize {
+        let scripts = self.scripts.get().min(limit / SCRIPTS_SHARE);
+        self.used.get().saturating_add(scripts)
+    }
+
+    /// Whether the buffers and scripts take more than 7/8 of the limit, so that new requests must be refused.
+    pub(crate) fn is_tight(&self) -> bool {
+        let limit = self.limit();
+        self.taken(limit) > limit / 8 * 7
+    }
+
+    /// Whether the buffers and scripts take more than the limit, so that connections must be closed.
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.used.get() > self.limit()
+        let limit = self.limit();
+        self.taken(limit) > limit
     }
 }

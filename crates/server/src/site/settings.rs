@@ -500,8 +500,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "BYTES|OFF",
         "half of the machine's memory",
         "Not in H2O: how much memory all connections together may use for buffers (headers, request bodies, output that clients do not \
-         read; with QUIC also handshakes and data that is not acknowledged). Above 7/8 of it new requests get 503; above all of it the \
-         server closes connections, first those that hold the most memory.",
+         read; with QUIC also handshakes and data that is not acknowledged), with what scripts have allocated. Above 7/8 of it new requests get 503; \
+         above all of it the server closes connections, first those that hold the most memory. Scripts count for at most half of it (see \
+         `mruby.memory-limit`).",
         |scope, command| {
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                 None
