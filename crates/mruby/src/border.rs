@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "C calls these functions with its pointers")]
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,45 @@ use crate::ffi::{RawCall, State};
 use crate::function::{Arguments, Call, Leave};
 use crate::vm::Vm;
 
+/// What every Rust value that is owned by a Ruby object begins with.
+#[repr(C)]
+pub(crate) struct Header {
+    kind: TypeId,
+    drop: unsafe fn(*mut Header),
+}
+
 /// A Rust value that is owned by a Ruby object.
-pub(crate) type Object = Box<dyn Any>;
+#[repr(C)]
+struct Owned<T> {
+    header: Header,
+    value: T,
+}
+
+/// A pointer for the Ruby object that owns `value`.
+pub(crate) fn own<T: 'static>(value: T) -> *mut Header {
+    let drop = |header: *mut Header| {
+        // SAFETY: the header is that of the box below.
+        std::mem::drop(unsafe { Box::from_raw(header.cast::<Owned<T>>()) });
+    };
+    let header = Header {
+        kind: TypeId::of::<T>(),
+        drop,
+    };
+    Box::into_raw(Box::new(Owned { header, value })).cast()
+}
+
+/// The value behind a pointer of [`own`], if it is of this type.
+///
+/// # Safety
+/// The pointer is null or was not dropped.
+pub(crate) unsafe fn owned<'a, T: 'static>(pointer: *const Header) -> Option<&'a T> {
+    // SAFETY: as promised.
+    let header = unsafe { pointer.as_ref() }?;
+    (header.kind == TypeId::of::<T>()).then(|| {
+        // SAFETY: it is the header of such a value.
+        unsafe { &(*pointer.cast::<Owned<T>>()).value }
+    })
+}
 
 const RETURNED: c_int = 0;
 const RAISED: c_int = 1;
@@ -112,8 +149,9 @@ pub(crate) fn is_collecting() -> bool {
 extern "C" fn h2o_mruby_drop(object: *mut c_void) {
     let before = COLLECTING.replace(true);
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `Vm::object` made the pointer from a box, and the shim passes it back only once.
-        drop(unsafe { Box::from_raw(object.cast::<Object>()) });
+        let header = object.cast::<Header>();
+        // SAFETY: `own` made the pointer, and the shim gives it back once.
+        unsafe { ((*header).drop)(header) };
     }));
     COLLECTING.set(before);
 }

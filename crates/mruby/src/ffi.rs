@@ -128,7 +128,6 @@ unsafe extern "C" {
     pub(crate) fn shim_class_of(mrb: *mut State, value: u64) -> u64;
     pub(crate) fn shim_arena_save(mrb: *mut State) -> c_int;
     pub(crate) fn shim_arena_restore(mrb: *mut State, index: c_int);
-    pub(crate) fn shim_protect(mrb: *mut State, value: u64);
     pub(crate) fn shim_register(mrb: *mut State, value: u64);
     pub(crate) fn shim_object(value: u64) -> *mut c_void;
     pub(crate) fn shim_set_object(value: u64, object: *mut c_void);

@@ -176,13 +176,6 @@ uint64_t shim_class_of(mrb_state *mrb, uint64_t value)
 int shim_arena_save(mrb_state *mrb) { return mrb_gc_arena_save(mrb); }
 void shim_arena_restore(mrb_state *mrb, int index) { mrb_gc_arena_restore(mrb, index); }
 
-void shim_protect(mrb_state *mrb, uint64_t value)
-{
-  struct shim_memory *before = use_memory_of(mrb);
-  mrb_gc_protect(mrb, cooked(value));
-  use_memory(before);
-}
-
 void shim_register(mrb_state *mrb, uint64_t value)
 {
   struct shim_memory *before = use_memory_of(mrb);
@@ -233,6 +226,18 @@ extern int h2o_mruby_call(mrb_state *mrb, int64_t function, struct shim_call *ca
 
 enum { FEW = 8 };
 
+/* The frame that waits does not need its arguments any more: the collector may take what only they refer to. */
+static void forget_arguments(mrb_state *mrb)
+{
+  mrb_int count = mrb_get_argc(mrb), i;
+  mrb_value *slots = mrb->c->ci->stack + 1;
+  /* Many arguments, and those of a splat, are in an Array, which may be the script's. */
+  if (mrb_get_argv(mrb) != slots)
+    return;
+  for (i = 0; i < count; i++)
+    slots[i] = mrb_nil_value();
+}
+
 static mrb_value stub(mrb_state *mrb, mrb_value self)
 {
   struct shim_call call;
@@ -262,7 +267,9 @@ static mrb_value stub(mrb_state *mrb, mrb_value self)
   result = cooked(call.result);
   switch (status) {
   case 0: return result;
-  case 2: return mrb_fiber_yield(mrb, 1, &result);
+  case 2:
+    forget_arguments(mrb);
+    return mrb_fiber_yield(mrb, 1, &result);
   default: mrb_exc_raise(mrb, result);
   }
 }
@@ -498,10 +505,10 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_OBJECT_: return mrb_obj_value(mrb_data_object_alloc(mrb, mrb_class_ptr(a), NULL, &object_type));
   case OP_EXCEPTION_: return mrb_exc_new(mrb, mrb_class_ptr(a), work->text, (mrb_int)work->len);
   case OP_RESUME_: {
-    mrb_value arguments[4];
+    mrb_value arguments[2];
     arguments[0] = a;
-    memcpy(arguments + 1, values, (size_t)(count < 3 ? count : 3) * sizeof *arguments);
-    return mrb_funcall_argv(mrb, mrb_obj_value(mrb->kernel_module), mrb_symbol(b), 1 + (count < 3 ? count : 3), arguments);
+    arguments[1] = c;
+    return mrb_funcall_argv(mrb, mrb_obj_value(mrb->kernel_module), mrb_symbol(b), 2, arguments);
   }
   case OP_LOAD_: {
     mrbc_context *context = mrbc_context_new(mrb);

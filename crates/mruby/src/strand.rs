@@ -3,7 +3,9 @@
 //! A strand is a loop in Ruby that runs one job after another (`prelude/core.rb`). It catches every exception itself, since
 //! an exception that leaves a fiber which C has resumed would corrupt the stack of mruby 3.1.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+
+use rustc_hash::FxHashMap;
 
 use crate::ffi::Op;
 use crate::function::Leave;
@@ -41,26 +43,59 @@ impl Finish for Task {
 
 /// A strand that waits. It is used to resume the strand.
 pub struct Ticket {
-    /// `None` once the strand was resumed.
-    strand: Option<Rooted>,
+    vm: Weak<Vm>,
+    /// `None` once it is used.
+    strand: Option<Value>,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(strand) = &self.strand {
-            strand.forget_strand();
+        // The strand will never be resumed.
+        if let (Some(strand), Some(vm)) = (self.strand, self.vm.upgrade()) {
+            let lost = vm.strands.borrow_mut().remove(&strand.0);
+            drop(lost);
         }
     }
 }
 
-/// The state of a strand (a fiber that runs a script) while it runs or waits.
-#[derive(Clone)]
-pub(crate) struct Info {
-    /// The receiver of the job's result; `None` once it has received it.
-    pub(crate) job: Option<Rc<dyn Finish>>,
-    /// A value that the caller of [`Vm::spawn`] attaches to the strand, such as the number of the handler whose script
+/// A strand (a fiber that runs jobs).
+pub(crate) struct Strand {
+    /// Keeps it from the collector.
+    _rooted: Rooted,
+    /// What it calls for each job.
+    callable: Value,
+    /// `None` once the job has its result.
+    job: Option<Rc<dyn Finish>>,
+    /// A value that the caller of [`Vm::spawn`] attaches to the job, such as the number of the handler whose script
     /// it runs.
-    pub(crate) context: u64,
+    context: u64,
+    /// Whether it waits for a job.
+    pub(crate) is_idle: bool,
+}
+
+/// The strands that wait for a job.
+#[derive(Default)]
+pub(crate) struct IdleStrands {
+    by_callable: FxHashMap<u64, Vec<Value>>,
+    count: usize,
+}
+
+impl IdleStrands {
+    fn take(&mut self, callable: Value) -> Option<Value> {
+        let strand = self.by_callable.get_mut(&callable.0)?.pop()?;
+        self.count -= 1;
+        Some(strand)
+    }
+
+    /// Returns whether there was room.
+    fn keep(&mut self, callable: Value, strand: Value) -> bool {
+        if self.count == KEPT {
+            return false;
+        }
+        self.count += 1;
+        self.by_callable.entry(callable.0).or_default().push(strand);
+        true
+    }
 }
 
 impl Vm {
@@ -70,19 +105,17 @@ impl Vm {
     /// A function that Ruby calls may call this method, too; its caller continues afterwards.
     pub fn spawn(&self, callable: Value, argument: Value, context: u64, finish: Rc<dyn Finish>) {
         let arena = self.enter();
-        let strand = match self.idle_strand() {
-            Ok(strand) => strand,
+        match self.strand_for(callable) {
+            Ok(strand) => {
+                if let Some(known) = self.strands.borrow_mut().get_mut(&strand.0) {
+                    (known.job, known.context, known.is_idle) = (Some(finish), context, false);
+                }
+                self.go_on(strand, argument);
+            }
             Err(exception) => {
                 let _ = finish.finish(self, Err(exception));
-                return;
             }
-        };
-        let info = Info {
-            job: Some(finish),
-            context,
-        };
-        self.strands.borrow_mut().insert(strand.0, info);
-        self.go_on(strand, &[callable, argument]);
+        }
         drop(arena);
     }
 
@@ -91,15 +124,12 @@ impl Vm {
     ///
     /// A function that Ruby calls may call this method, too; its caller continues afterwards.
     pub fn resume(&self, mut ticket: Ticket, value: impl FnOnce(&Self) -> Value) {
-        let Some(rooted) = ticket.strand.take() else {
+        let Some(strand) = ticket.strand.take() else {
             return;
         };
         let _arena = self.enter();
-        let strand = rooted.value();
-        self.protect(strand);
         let value = value(self);
-        drop(rooted);
-        self.go_on(strand, &[value]);
+        self.go_on(strand, value);
     }
 
     /// Makes the running strand wait until the ticket is used; the caller must return [`Leave::Wait`]. If the ticket is
@@ -118,11 +148,11 @@ impl Vm {
             };
             return Err(Leave::New("FiberError", text.into()));
         }
-        let ticket = Ticket {
-            strand: Some(self.root(strand).map_err(Leave::Raise)?),
-        };
         self.paused.set(strand.0);
-        Ok(ticket)
+        Ok(Ticket {
+            vm: self.reference(),
+            strand: Some(strand),
+        })
     }
 
     /// The context that was passed to [`Vm::spawn`] for the running strand; a task has the context of the strand that made
@@ -130,22 +160,28 @@ impl Vm {
     pub fn context(&self) -> Option<u64> {
         let strand = self.current_strand()?;
         let strands = self.strands.borrow();
-        strands.get(&strand.0).map(|info| info.context)
+        strands.get(&strand.0).map(|known| known.context)
     }
 
-    /// A strand without a job: an idle one, or a new one.
-    fn idle_strand(&self) -> Result<Value, Value> {
-        let kept = self.idle.borrow_mut().pop();
-        if let Some(strand) = kept {
-            let value = strand.value();
-            self.protect(value);
-            return Ok(value);
+    /// A strand without a job that calls this object.
+    fn strand_for(&self, callable: Value) -> Result<Value, Value> {
+        let idle = self.idle.borrow_mut().take(callable);
+        if let Some(strand) = idle {
+            return Ok(strand);
         }
-        let class = self.strand_class();
-        self.call(class, "make", &[])
+        let strand = self.call(self.strand_class(), "make", &[callable])?;
+        let known = Strand {
+            _rooted: self.root(strand)?,
+            callable,
+            job: None,
+            context: u64::MAX,
+            is_idle: false,
+        };
+        self.strands.borrow_mut().insert(strand.0, known);
+        Ok(strand)
     }
 
-    fn go_on(&self, strand: Value, values: &[Value]) {
+    fn go_on(&self, strand: Value, value: Value) {
         self.paused.set(Value::nil().0);
         let depth = self.depth.get();
         if depth >= DEEPEST {
@@ -155,9 +191,7 @@ impl Vm {
         }
         self.depth.set(depth + 1);
         let result = self.run(Op::Resume, |work| {
-            (work.a, work.b) = (strand.0, self.resume_name.get());
-            work.values = values.as_ptr().cast();
-            work.count = values.len();
+            (work.a, work.b, work.c) = (strand.0, self.resume_name.get(), value.0);
         });
         self.depth.set(depth);
         if result.is_ok() && self.paused.get() == strand.0 {
@@ -177,7 +211,7 @@ impl Vm {
     /// Ends a strand that will not continue; the receiver of its job gets `exception`.
     fn lose(&self, strand: Value, exception: Value) {
         let lost = self.strands.borrow_mut().remove(&strand.0);
-        if let Some(finish) = lost.and_then(|info| info.job) {
+        if let Some(finish) = lost.and_then(|mut lost| lost.job.take()) {
             let _ = finish.finish(self, Err(exception));
         }
     }
@@ -191,26 +225,14 @@ impl Vm {
     /// Defines the functions that the loop of a strand calls.
     pub(crate) fn define_strands(&self, module: Value) -> Result<(), Value> {
         self.define_singleton(module, "__finish", |vm, call| {
-            let [value] = call.arguments.exactly()?;
-            vm.end_job(Ok(value))
+            vm.end_job(Ok(call.arguments.get(0)))
         })?;
         self.define_singleton(module, "__fail", |vm, call| {
-            let [exception] = call.arguments.exactly()?;
-            vm.end_job(Err(exception))
+            vm.end_job(Err(call.arguments.get(0)))
         })?;
-        // Called by a strand without a job: it waits for the next one.
         self.define_singleton(module, "__idle", |vm, _| {
-            let strand = vm
-                .current_strand()
-                .ok_or_else(|| Leave::runtime("no strand"))?;
-            let rooted = vm.root(strand).map_err(Leave::Raise)?;
-            vm.strands.borrow_mut().remove(&strand.0);
-            vm.paused.set(strand.0);
-            let mut idle = vm.idle.borrow_mut();
-            if idle.len() < KEPT {
-                idle.push(rooted);
-            }
-            Err(Leave::Wait)
+            let strand = vm.current_strand();
+            vm.wait_for_job(strand.ok_or_else(|| Leave::runtime("no strand"))?)
         })?;
         // The number that tells scripts apart (the strand's context), or nil.
         self.define_singleton(module, "__context", |vm, _| match vm.context() {
@@ -225,26 +247,43 @@ impl Vm {
                 return Err(Leave::argument("task needs a block"));
             }
             let context = vm.context().unwrap_or(u64::MAX);
-            vm.spawn(call.block, Value::nil(), context, Rc::new(Task));
+            let module = vm.constant(None, "H2O")?;
+            let task = vm.constant(Some(module), "Task")?;
+            vm.spawn(task, call.block, context, Rc::new(Task));
             Ok(Value::nil())
         })
     }
 
+    /// The job has ended: its caller gets the result, and the strand waits for the next one.
     fn end_job(&self, result: Result<Value, Value>) -> Result<Value, Leave> {
-        let strand = self
-            .current_strand()
-            .ok_or_else(|| Leave::runtime("no strand"))?;
-        let job = self
-            .strands
-            .borrow()
-            .get(&strand.0)
-            .and_then(|info| info.job.clone());
+        let strand = self.current_strand();
+        let strand = strand.ok_or_else(|| Leave::runtime("no strand"))?;
+        let strands = self.strands.borrow();
+        let job = strands.get(&strand.0).and_then(|known| known.job.clone());
+        drop(strands);
         if let Some(finish) = job {
             finish.finish(self, result)?;
-            if let Some(info) = self.strands.borrow_mut().get_mut(&strand.0) {
-                info.job = None;
-            }
         }
-        Ok(Value::nil())
+        self.wait_for_job(strand)
+    }
+
+    fn wait_for_job(&self, strand: Value) -> Result<Value, Leave> {
+        let mut strands = self.strands.borrow_mut();
+        let known = strands.get_mut(&strand.0);
+        let mut before = None;
+        let is_kept = known.is_some_and(|known| {
+            before = known.job.take();
+            let was_idle = std::mem::replace(&mut known.is_idle, true);
+            was_idle || self.idle.borrow_mut().keep(known.callable, strand)
+        });
+        let released = if is_kept {
+            None
+        } else {
+            strands.remove(&strand.0)
+        };
+        drop(strands);
+        drop((released, before));
+        self.paused.set(strand.0);
+        Err(Leave::Wait)
     }
 }

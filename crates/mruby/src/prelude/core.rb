@@ -1,29 +1,36 @@
 H2O::MAIN = self
 
 module H2O
-  # A fiber that runs one job after another. No exception may leave it, hence the second `rescue`.
+  # A fiber that calls one object for one job after the other. No exception may leave it, hence the second `rescue`.
   class Strand < Fiber
-    def self.make
-      # A local variable, since a constant would be looked up at each use.
+    def self.make(callable)
+      # A constant would be looked up at each use.
       server = H2O
-      new do |callable, argument|
+      new do |argument|
         while true
           begin
             begin
-              server.__finish(callable.call(argument))
+              # Waits for the next argument, and keeps none meanwhile.
+              argument = server.__finish(callable.call(argument), argument = nil)
             rescue Exception => e
-              server.__fail(e)
+              argument = server.__fail(e, e = nil)
             end
           rescue Exception => e
             begin
-              server.__fail(e)
+              argument = server.__fail(e, e = nil)
             rescue Exception
+              argument = server.__idle
             end
           end
-          callable = argument = e = nil
-          callable, argument = server.__idle
         end
       end
+    end
+  end
+
+  # Runs the block of a task.
+  module Task
+    def self.call(block)
+      block.call
     end
   end
 

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the interface of the shim is C's")]
 
-use crate::border::Object;
+use crate::border;
 use crate::ffi::{self, Op};
 use crate::function::{Function, Leave};
 use crate::{Kind, Value};
@@ -172,10 +172,8 @@ impl Vm {
     pub fn object<T: 'static>(&self, class: Value, object: T) -> Result<Value, Value> {
         self.expect_kind(class, Kind::Class)?;
         let value = self.run(Op::Object, |work| work.a = class.0)?;
-        let object: Object = Box::new(object);
-        let pointer = Box::into_raw(Box::new(object));
-        // SAFETY: the value is a new object that owns nothing yet.
-        unsafe { ffi::shim_set_object(value.0, pointer.cast()) };
+        // SAFETY: the value is a new object without a pointer.
+        unsafe { ffi::shim_set_object(value.0, border::own(object).cast()) };
         Ok(value)
     }
 
@@ -189,10 +187,9 @@ impl Vm {
         value: Value,
         read: impl FnOnce(&T) -> R,
     ) -> Result<R, Leave> {
-        // SAFETY: the shim returns only pointers that `Vm::object` has passed to it.
-        let object = unsafe { ffi::shim_object(value.0).cast::<Object>().as_ref() };
+        // SAFETY: the shim returns only pointers of `Vm::object`.
+        let object = unsafe { border::owned(ffi::shim_object(value.0).cast()) };
         object
-            .and_then(|object| object.downcast_ref())
             .map(read)
             .ok_or_else(|| Leave::type_error("wrong kind of object"))
     }

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 use crate::environment;
 use crate::ffi::{self, Fault, Memory, Op, State, Work};
 use crate::function::{Function, Leave};
-use crate::strand::Info;
+use crate::strand::{IdleStrands, Strand};
 use crate::watchdog::Watched;
 use crate::{Kind, Value, regexp};
 
@@ -138,9 +138,10 @@ pub struct Vm {
     /// Slots of [`Vm::root`] whose values were dropped by the garbage collector; they are freed when the VM is entered
     /// next.
     released: RefCell<Vec<usize>>,
-    pub(crate) strands: RefCell<FxHashMap<u64, Info>>,
-    pub(crate) idle: RefCell<Vec<Rooted>>,
-    /// Current depth of nested strands: each was resumed by a function that the next outer strand called.
+    /// The strands that run, wait or are idle. Others are the collector's.
+    pub(crate) strands: RefCell<FxHashMap<u64, Strand>>,
+    pub(crate) idle: RefCell<IdleStrands>,
+    /// Depth of nested strands: each was resumed by a function that the strand outside it called.
     pub(crate) depth: Cell<u32>,
     /// The strand that began to wait last.
     pub(crate) paused: Cell<u64>,
@@ -407,11 +408,6 @@ impl Vm {
             work.len = name.len();
             fill(work);
         })
-    }
-
-    pub(crate) fn protect(&self, value: Value) {
-        // SAFETY: the VM is open. If the arena cannot grow, mruby has a reserve for the exception.
-        unsafe { ffi::shim_protect(self.raw, value.0) };
     }
 
     // ---- calling Ruby from Rust ----

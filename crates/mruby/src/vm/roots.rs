@@ -58,14 +58,6 @@ impl Rooted {
     pub const fn value(&self) -> Value {
         self.value
     }
-
-    /// Drops the state of the strand that is this value: the strand will never be resumed.
-    pub(crate) fn forget_strand(&self) {
-        if let Some(vm) = self.vm.upgrade() {
-            let lost = vm.strands.borrow_mut().remove(&self.value.0);
-            drop(lost);
-        }
-    }
 }
 
 impl Drop for Rooted {
