@@ -113,7 +113,7 @@ impl Driven {
         let key = self
             .connection
             .request(&head, !is_open, &mut self.out)
-            .expect("the server has not said a word");
+            .expect("the server has set no limits yet");
         let id = self.connection.stream_id(key).get();
         // The content of the fifth request is not there yet.
         self.connection.set_content(key, id == 5);
@@ -161,7 +161,7 @@ impl Driven {
         &mut self
             .streams
             .get_mut(&key.index())
-            .expect("a stream of ours")
+            .expect("the stream belongs to the client")
             .1
     }
 
@@ -213,12 +213,18 @@ impl Driven {
             }
             ClientReceived::Reset { stream, .. } => {
                 let state = self.of(stream);
-                assert!(!std::mem::replace(&mut state.is_over, true), "over twice");
+                assert!(
+                    !std::mem::replace(&mut state.is_over, true),
+                    "a stream ended twice"
+                );
                 Event::Reset(state.id)
             }
             ClientReceived::Refused { stream } => {
                 let state = self.of(stream);
-                assert!(!std::mem::replace(&mut state.is_over, true), "over twice");
+                assert!(
+                    !std::mem::replace(&mut state.is_over, true),
+                    "a stream ended twice"
+                );
                 assert_eq!(state.body, None, "a request that was looked at");
                 Event::Refused(state.id)
             }
@@ -226,7 +232,9 @@ impl Driven {
                 assert!(!self.connection.can_request());
                 Event::GoAway(last.get())
             }
-            ClientReceived::Pong { .. } => panic!("nobody asked"),
+            ClientReceived::Pong { .. } => {
+                panic!("a PING was acknowledged that the client has not sent")
+            }
         };
         self.events.push(event);
     }
@@ -236,7 +244,7 @@ impl Driven {
             let state = &mut self
                 .streams
                 .get_mut(&key.index())
-                .expect("a stream of ours")
+                .expect("the stream belongs to the client")
                 .1;
             assert!(!state.is_over);
             let len = max.min(state.left);

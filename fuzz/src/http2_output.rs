@@ -55,7 +55,10 @@ impl Output {
             let (header, after) = rest.split_at(9);
             let len =
                 usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
-            assert!(len <= 16_384, "everybody takes no more");
+            assert!(
+                len <= 16_384,
+                "a frame is longer than any client must accept"
+            );
             let (_, after) = after.split_at(len);
             let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
             let end = self.all.len() - after.len();

@@ -85,7 +85,10 @@ fn run(options: u8, mut parts: &[u8], piece: usize) -> Vec<Event> {
         head.set_target(target);
         let (id, has_content) = (4 * number, options & 1 != 0 && number % 2 == 1);
         let key = connection.request(StreamId::new(id), &head, !has_content, &mut Vec::new());
-        streams.insert(id, (key.expect("there is room"), State::default()));
+        streams.insert(
+            id,
+            (key.expect("the client may open a stream"), State::default()),
+        );
     }
     let mut driven = Driven {
         connection,
@@ -185,7 +188,11 @@ impl Driven {
         assert!(self.connection.retained() < 256 << 10, "memory is bounded");
         let goes_on = match step.received {
             ClientReceived::NeedMore => {
-                assert_eq!(step.taken, input.len(), "all is taken");
+                assert_eq!(
+                    step.taken,
+                    input.len(),
+                    "the engine takes all input before it needs more"
+                );
                 false
             }
             ClientReceived::Blocked => false,

@@ -199,7 +199,11 @@ impl Driven {
         assert!(self.connection.retained() < 256 << 10, "memory is bounded");
         let goes_on = match step.received {
             Received::NeedMore => {
-                assert_eq!(step.taken, input.len(), "all is taken");
+                assert_eq!(
+                    step.taken,
+                    input.len(),
+                    "the engine takes all input before it needs more"
+                );
                 false
             }
             Received::Blocked => false,

@@ -32,7 +32,7 @@ fn call(
 }
 
 fn string(vm: &Vm, text: impl AsRef<[u8]>) -> Value {
-    vm.string(text).expect("there is memory")
+    vm.string(text).expect("the VM has memory left")
 }
 
 /// The positions of the groups in a MatchData; `None` if the value is nil.
@@ -64,9 +64,11 @@ pub fn ruby_patterns(input: &[u8]) {
     let pattern = parts.next().unwrap_or_default();
     let subject = parts.next().unwrap_or_default();
     with_vm(|vm| {
-        let class = vm.constant(None, "Regexp").expect("there is Regexp");
+        let class = vm
+            .constant(None, "Regexp")
+            .expect("the VM has the class Regexp");
         let flags = flags & 7;
-        let number = vm.integer(flags.into()).expect("there is memory");
+        let number = vm.integer(flags.into()).expect("the VM has memory left");
         let text = string(vm, subject);
         let find = |arguments: &[Value]| {
             let regexp = call(vm, class, "new", arguments, ERRORS)?;
@@ -115,7 +117,9 @@ pub fn ruby_patterns(input: &[u8]) {
 /// If an invariant does not hold.
 pub fn ruby_json(input: &[u8]) {
     with_vm(|vm| {
-        let json = vm.constant(None, "JSON").expect("there is JSON");
+        let json = vm
+            .constant(None, "JSON")
+            .expect("the VM has the class JSON");
         let text = string(vm, input);
         let Some(value) = call(vm, json, "parse", &[text], &["JSON::ParserError"]) else {
             return;
@@ -215,9 +219,16 @@ impl Plain {
             Kind::Nil => Self::Nil,
             Kind::True => Self::Boolean(true),
             Kind::False => Self::Boolean(false),
-            Kind::Integer => Self::Integer(value.as_integer().expect("it is one")),
-            Kind::Float => Self::Float(value.as_float().expect("it is one").to_bits()),
-            Kind::String => Self::Text(vm.bytes(value).expect("it is one")),
+            Kind::Integer => {
+                Self::Integer(value.as_integer().expect("the kind of the value says so"))
+            }
+            Kind::Float => Self::Float(
+                value
+                    .as_float()
+                    .expect("the kind of the value says so")
+                    .to_bits(),
+            ),
+            Kind::String => Self::Text(vm.bytes(value).expect("the kind of the value says so")),
             Kind::Array => {
                 let items = vm.elements(value).unwrap_or_default().into_iter();
                 Self::List(
@@ -252,15 +263,20 @@ fn take_eight(input: &mut &[u8]) -> [u8; 8] {
 pub fn ruby_values(mut input: &[u8]) {
     let plain = Plain::read(&mut input, 16);
     with_vm(|vm| {
-        let value = plain.to_ruby(vm).expect("there is memory");
-        vm.set_global("$value", value).expect("there is memory");
-        let kept = vm.global("$value").expect("there is memory");
-        let passed = vm.call(kept, "itself", &[]).expect("it is an object");
+        let value = plain.to_ruby(vm).expect("the VM has memory left");
+        vm.set_global("$value", value)
+            .expect("the VM has memory left");
+        let kept = vm.global("$value").expect("the VM has memory left");
+        let passed = vm
+            .call(kept, "itself", &[])
+            .expect("the value is an object");
         for value in [value, kept, passed] {
-            let back = Plain::of_ruby(vm, value).expect("there is memory");
+            let back = Plain::of_ruby(vm, value).expect("the VM has memory left");
             assert_eq!(back, plain);
         }
-        let shown = vm.call(value, "inspect", &[]).expect("it can be shown");
+        let shown = vm
+            .call(value, "inspect", &[])
+            .expect("the value can be converted to a text");
         assert_eq!(shown.kind(), Kind::String);
     });
 }

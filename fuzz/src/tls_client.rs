@@ -121,13 +121,17 @@ fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
     while !is_done || !out.is_empty() || server.is_handshaking() {
         let mut sent = &out[..];
         while !sent.is_empty() {
-            server.read_tls(&mut sent).expect("it is in memory");
+            server
+                .read_tls(&mut sent)
+                .expect("memory can always be read and written");
             server.process_new_packets().expect("a good client");
         }
         out.clear();
         let mut answer = Vec::new();
         while server.wants_write() {
-            server.write_tls(&mut answer).expect("it is in memory");
+            server
+                .write_tls(&mut answer)
+                .expect("memory can always be read and written");
         }
         let progress = connection.receive(&mut answer, &mut Vec::new(), &mut out);
         is_done |= progress.expect("a good server").handshake_done_now;
@@ -135,7 +139,7 @@ fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
     let secrets = server.dangerous_extract_secrets();
     let (sequence, secrets) = secrets.expect("extraction is allowed").tx;
     let writer = RecordWriter::new(is_tls13, sequence, &secrets);
-    (connection, writer.expect("a suite of ours"))
+    (connection, writer.expect("the suite is supported"))
 }
 
 /// The input is a byte that selects the TLS version, then records of the backend: type, length, payload. Only payloads of application data

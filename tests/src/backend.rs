@@ -57,7 +57,7 @@ impl Backend {
     /// If no port is free.
     #[must_use]
     pub fn start(script: impl Fn(&mut Talk) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
         let port = listener.local_addr().expect("the socket is bound").port();
         let shared = Arc::new(Shared::default());
         let script = Arc::new(script);
@@ -151,7 +151,7 @@ impl Backend {
     /// # Panics
     /// If they do not within the time limit of [`eventually`].
     pub fn wait_for(&self, text: &str) {
-        eventually(&format!("`{text}` at the back end"), || {
+        eventually(&format!("`{text}` at the backend"), || {
             let received = self.received_by_all();
             let mut windows = received.windows(text.len());
             windows
@@ -379,7 +379,7 @@ impl Talk {
     /// If the system refuses.
     pub fn reset(&mut self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
-            .expect("it is a socket");
+            .expect("the descriptor is a socket");
         // The kernel sends the reset when the last descriptor of the socket is closed; this drops the second one.
         self.shared.connections()[self.number].stream = None;
         self.is_reset = true;
@@ -416,8 +416,8 @@ impl ClosedPort {
     pub fn new() -> Self {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
-            .expect("there are descriptors left");
-        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("there are free ports");
+            .expect("the process may open more descriptors");
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = getsockname(&socket).expect("the socket is bound");
         let address = SocketAddrV4::try_from(address).expect("it is an IPv4 address");
         Self {

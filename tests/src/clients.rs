@@ -76,7 +76,7 @@ pub fn run_with_input(program: &str, args: &[&str], input: &str) -> Output {
     }
     let output = child
         .wait_with_output()
-        .expect("nobody else waits for our child");
+        .expect("no other code waits for the child");
     let code = output.status.code().unwrap_or(-1);
     assert!(code != 127, "{program} is not installed");
     Output {

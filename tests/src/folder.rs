@@ -108,5 +108,5 @@ impl Folder {
 }
 
 fn open_to_all(path: &Path) {
-    fs::set_permissions(path, Permissions::from_mode(0o777)).expect("the directory is ours");
+    fs::set_permissions(path, Permissions::from_mode(0o777)).expect("the test owns the directory");
 }

@@ -51,7 +51,7 @@ impl Raw {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream
             .write_all(bytes.as_ref())
-            .expect("the server takes what we send");
+            .expect("the server reads what the client sends");
     }
 
     /// Sends bytes until the server closes the connection. Returns whether all were sent.
@@ -208,7 +208,7 @@ impl Raw {
         let deadline = Deadline::after(limit);
         self.stream
             .set_read_timeout(Some(limit))
-            .expect("the limit is not zero");
+            .expect("the time limit is not zero");
         while self.receive() > 0 {
             assert!(
                 !deadline.has_passed(),

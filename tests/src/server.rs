@@ -37,7 +37,7 @@ pub fn binary() -> &'static Path {
 
 fn find_or_build() -> PathBuf {
     // The path of a test program is TARGET/PROFILE/deps/TEST.
-    let test = std::env::current_exe().expect("the system tells where we are");
+    let test = std::env::current_exe().expect("the path of the test program is known");
     let profile = test
         .ancestors()
         .nth(2)
@@ -330,7 +330,7 @@ fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) ->
                 "@{part}@ is no place-holder; a configuration has no other @"
             );
             let port = ports.entry(part.to_owned()).or_insert_with(|| {
-                let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+                let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
                 let address = listener.local_addr().expect("the socket is bound");
                 held.push(listener);
                 address.port()
@@ -559,7 +559,7 @@ impl Server {
     /// If the process has already been waited for.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.process.child);
-        kill_process(pid, signal).expect("the process is ours");
+        kill_process(pid, signal).expect("the process is a child of the test");
     }
 
     /// Waits until the process ends.
@@ -644,7 +644,10 @@ impl Process {
     fn wait_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Deadline::after(limit);
         loop {
-            let status = self.child.try_wait().expect("nobody else waits for it");
+            let status = self
+                .child
+                .try_wait()
+                .expect("no other code waits for the process");
             if status.is_some() || deadline.has_passed() {
                 return status;
             }

@@ -124,7 +124,9 @@ impl Service {
     /// If php-fpm is not installed or does not start.
     #[must_use]
     pub fn php_fpm(folder: &Folder, socket: &str) -> Self {
-        let programs = fs::read_dir("/usr/sbin").expect("it is there").flatten();
+        let programs = fs::read_dir("/usr/sbin")
+            .expect("the directory exists")
+            .flatten();
         let mut programs = programs.map(|entry| entry.path());
         let program = programs
             .find(|path| path.display().to_string().contains("/php-fpm"))
@@ -158,7 +160,7 @@ impl Service {
         let service = Self::start(command.stderr(log));
         eventually("the gateway", || UnixStream::connect(socket).ok());
         let all = Permissions::from_mode(0o777);
-        fs::set_permissions(socket, all).expect("it is ours");
+        fs::set_permissions(socket, all).expect("the test owns the file");
         service
     }
 
@@ -167,8 +169,12 @@ impl Service {
     /// # Panics
     /// If its exit status is not 0.
     pub fn terminate(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the process is ours");
-        let status = self.child.wait().expect("nobody else waits for it");
+        kill_process(Pid::from_child(&self.child), Signal::TERM)
+            .expect("the process is a child of the test");
+        let status = self
+            .child
+            .wait()
+            .expect("no other code waits for the process");
         assert!(status.success(), "{status}");
     }
 
@@ -178,7 +184,7 @@ impl Service {
     /// If the process has ended before.
     pub fn freeze(&self) {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::STOP).expect("the process is ours");
+        kill_process(pid, Signal::STOP).expect("the process is a child of the test");
     }
 
     /// Kills the process (SIGKILL).
@@ -186,8 +192,12 @@ impl Service {
     /// # Panics
     /// If the process has ended before.
     pub fn kill(mut self) {
-        self.child.kill().expect("it has not been waited for");
-        self.child.wait().expect("nobody else waits for it");
+        self.child
+            .kill()
+            .expect("no code has waited for the process before");
+        self.child
+            .wait()
+            .expect("no other code waits for the process");
     }
 
     /// Starts the backend `tests/clients/go-backend` with the certificate of this name in the folder. Returns the process, its port in
@@ -322,11 +332,11 @@ https://127.0.0.1:{port} {{
     /// Starts a server that prints its ports in the first line of its output. Returns the process and the ports.
     fn start_and_read_ports(command: &mut Command) -> (Self, Vec<u16>) {
         let mut service = Self::start(command);
-        let stdout = service.child.stdout.take().expect("it is piped");
+        let stdout = service.child.stdout.take().expect("the stream is a pipe");
         let mut line = String::new();
         BufReader::new(stdout)
             .read_line(&mut line)
-            .expect("it tells its ports");
+            .expect("the server prints its ports");
         let numbers = line.split(|c: char| !c.is_ascii_digit());
         let numbers = numbers.filter_map(|number| number.parse().ok()).collect();
         (service, numbers)
@@ -339,7 +349,7 @@ https://127.0.0.1:{port} {{
 /// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
     listener.local_addr().expect("the socket is bound").port()
 }
 

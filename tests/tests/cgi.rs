@@ -23,7 +23,8 @@ fn start(options: &[&str]) -> Scripts {
         ("missing.sh", "#!/no/such/interpreter\n"),
     ] {
         let path = folder.write(&format!("cgi/{name}"), text);
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+            .expect("the test owns the file");
     }
     folder.write("cgi/plain", "text");
     let socket = folder.name_of("cgi.sock");
@@ -117,7 +118,7 @@ fn a_script_ends_with_its_client_and_with_the_gateway() {
     drop(scripts.waiting_client());
     scripts.wait_for_end_of_script();
     let client = scripts.waiting_client();
-    let gateway = scripts.gateway.take().expect("it runs");
+    let gateway = scripts.gateway.take().expect("the gateway runs");
     gateway.terminate();
     scripts.wait_for_end_of_script();
     drop(client);
@@ -134,7 +135,9 @@ fn no_more_scripts_run_at_a_time_than_are_wanted() {
     };
     let clients: Vec<_> = (0..8).map(|_| ask()).collect();
     for client in clients {
-        let output = client.wait_with_output().expect("it is ours");
+        let output = client
+            .wait_with_output()
+            .expect("the process is a child of the test");
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         assert!(["1", "2"].contains(&&*text), "{text}");
     }

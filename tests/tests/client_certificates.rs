@@ -212,7 +212,7 @@ fn a_global_listener_with_client_ca_file_is_not_opened_by_a_host_with_its_own_ce
 /// What the server writes when it refuses to start with this configuration.
 fn refusal(config: &str) -> String {
     let started = Setup::in_folder(folder(), config).try_start();
-    let refused = started.expect_err("it must not start");
+    let refused = started.expect_err("the server must refuse the configuration");
     assert_eq!(refused.code, Some(78), "{}", refused.stderr);
     refused.stderr
 }

@@ -80,7 +80,7 @@ fn a_streamed_response_arrives_line_by_line() {
             let mut lines = BufReader::new(output).lines();
             for line in 0..3 {
                 go.send(()).expect("the backend runs");
-                let got = lines.next().map(|line| line.expect("it is text"));
+                let got = lines.next().map(|line| line.expect("the bytes are UTF-8"));
                 assert_eq!(got, Some(format!("line {line}")), "{version} {coding}");
             }
             assert!(lines.next().is_none(), "{version} {coding}");

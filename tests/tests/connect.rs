@@ -112,11 +112,11 @@ fn bytes_pass_both_ways_until_one_side_ends() {
         connection.send(format!(
             "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nearly"
         ));
-        let (mut far, _) = listener.accept().expect("somebody connects");
+        let (mut far, _) = listener.accept().expect("the server connects");
         far.set_read_timeout(Some(Duration::from_secs(20)))
             .expect("the time is not zero");
         let mut early = [0; 5];
-        far.read_exact(&mut early).expect("it comes");
+        far.read_exact(&mut early).expect("the bytes arrive");
         assert_eq!(&early, b"early");
         connection.read_head().must_be(
             "200 OK\nconnection: close\nproxy-status: h2o; next-hop=\"127.0.0.1\"\n!content-length\n!transfer-encoding\n!x-filtered",
@@ -125,18 +125,20 @@ fn bytes_pass_both_ways_until_one_side_ends() {
     };
     // The client ends its direction first; what it has sent before arrives.
     let (mut connection, mut far) = open();
-    far.write_all(b"welcome").expect("it is taken");
+    far.write_all(b"welcome").expect("the connection is open");
     assert_eq!(connection.read_exactly(7), b"welcome");
     connection.send("bye");
     connection.finish();
     let mut rest = Vec::new();
-    far.read_to_end(&mut rest).expect("it comes");
+    far.read_to_end(&mut rest).expect("the bytes arrive");
     assert_eq!(rest, b"bye");
     assert_eq!(connection.read_to_end(), b"");
     // The destination ends its direction first; what it has sent before arrives.
     let (mut connection, mut far) = open();
-    far.write_all(b"that is all").expect("it is taken");
-    far.shutdown(Shutdown::Write).expect("it is connected");
+    far.write_all(b"that is all")
+        .expect("the connection is open");
+    far.shutdown(Shutdown::Write)
+        .expect("the socket is connected");
     assert_eq!(connection.read_to_end(), b"that is all");
     // A tunnel on which neither side sends anything is closed by the idle timeout.
     let clock = Deadline::after_secs(10);
@@ -168,7 +170,7 @@ fn datagrams_pass_both_ways() {
     // A capsule of an unknown type comes first; the server ignores it.
     connection.send(b"\x21\x02??\0\x05\0ping");
     let mut datagram = [0; 100];
-    let (len, near) = far.recv_from(&mut datagram).expect("it comes");
+    let (len, near) = far.recv_from(&mut datagram).expect("the bytes arrive");
     assert_eq!(&datagram[..len], b"ping");
     far.send_to(b"pong!", near).expect("there is a route");
     assert_eq!(connection.read_exactly(8), b"\0\x06\0pong!");
@@ -216,7 +218,7 @@ fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
             .must_be("200 OK\n!capsule-protocol\n!proxy-status\n!content-length");
         connection.send(b"\0\x04ping");
         let mut datagram = [0; 100];
-        let (len, near) = far.recv_from(&mut datagram).expect("it comes");
+        let (len, near) = far.recv_from(&mut datagram).expect("the bytes arrive");
         assert_eq!(&datagram[..len], b"ping");
         far.send_to(b"pong!", near).expect("there is a route");
         assert_eq!(connection.read_exactly(7), b"\0\x05pong!");
@@ -225,9 +227,9 @@ fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
 
 /// A listening socket whose queue is full: connection attempts get no answer.
 fn full_listener() -> (TcpListener, Vec<TcpStream>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    rustix::net::listen(&listener, 0).expect("it listens already");
-    let address = listener.local_addr().expect("it is bound");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    rustix::net::listen(&listener, 0).expect("the socket listens already");
+    let address = listener.local_addr().expect("the socket is bound");
     let mut waiting = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
         waiting.push(stream);
@@ -255,7 +257,7 @@ hosts:
     let url = closed.url();
     let dead = url.trim_start_matches("http://").trim_end_matches('/');
     let (full, _waiting) = full_listener();
-    let full = full.local_addr().expect("it is bound");
+    let full = full.local_addr().expect("the socket is bound");
     // The last two addresses fail in the kernel without a packet: connect() to a multicast address is refused, and a link-local address
     // without an interface has no route.
     let cases = [

@@ -65,14 +65,14 @@ fn a_client_that_resets_its_connection_is_logged_by_its_address() {
     let signal = |signal| {
         let pid = i32::try_from(server.pid()).expect("process ids are small");
         let pid = rustix::process::Pid::from_raw(pid).expect("the process has an id");
-        rustix::process::kill_process(pid, signal).expect("the process is ours");
+        rustix::process::kill_process(pid, signal).expect("the process is a child of the test");
     };
     // The server is stopped, so that the client's reset comes before the server accepts the connection.
     signal(rustix::process::Signal::STOP);
     let mut connection = server.connect();
     connection.send("GET /small HTTP/1.1\r\nHost: a\r\n\r\n");
     rustix::net::sockopt::set_socket_linger(connection.stream(), Some(Duration::ZERO))
-        .expect("it is a socket");
+        .expect("the descriptor is a socket");
     drop(connection);
     signal(rustix::process::Signal::CONT);
     let log = server.read_until("log", "GET");

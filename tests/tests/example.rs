@@ -19,8 +19,8 @@ fn copy() -> Folder {
     folder.make_dir("examples/tls");
     self_signed(&folder, "examples/tls/cert", Key::EcPkcs8, "localhost");
     let file = |name: &str| folder.at(&format!("examples/tls/{name}"));
-    std::fs::rename(file("cert.crt"), file("cert.pem")).expect("the folder is ours");
-    std::fs::rename(file("cert.key"), file("key.pem")).expect("the folder is ours");
+    std::fs::rename(file("cert.crt"), file("cert.pem")).expect("the test owns the folder");
+    std::fs::rename(file("cert.key"), file("key.pem")).expect("the test owns the folder");
     folder
 }
 

@@ -353,7 +353,7 @@ fn what_applications_answer_becomes_a_response_or_503() {
             .find_map(|line| line.strip_prefix("QUERY_STRING="));
         let number: usize = number
             .and_then(|number| number.parse().ok())
-            .expect("a number");
+            .expect("the text is a number");
         talk.send(&answers[number]);
     });
     let server = start(&backend, "");

@@ -33,7 +33,7 @@ fn identity(server: &Server, target: &str) -> (i32, u32, String) {
     assert_eq!(response.code(), 200, "{}", server.messages());
     let text = String::from_utf8_lossy(&response.body).into_owned();
     let words: Vec<&str> = text.split_whitespace().collect();
-    let number = |at: usize| words[at].parse::<u32>().expect("it is a number");
+    let number = |at: usize| words[at].parse::<u32>().expect("the text is a number");
     (
         i32::try_from(number(0)).expect("it is a process id"),
         number(1),
@@ -50,7 +50,7 @@ fn directory(pid: i32) -> PathBuf {
     let link = fs::read_link(format!("/proc/{pid}/fd/0")).expect("the process runs");
     let link = link.to_string_lossy().into_owned();
     let inode = link.trim_start_matches("socket:[").trim_end_matches(']');
-    let sockets = fs::read_to_string("/proc/net/unix").expect("it can be read");
+    let sockets = fs::read_to_string("/proc/net/unix").expect("the file can be read");
     let line = sockets.lines().find(|line| {
         let mut words = line.split_whitespace().skip(6);
         words.next() == Some(inode)
@@ -148,7 +148,7 @@ fn applications_of_root_run_as_other_users_also_after_a_reload() {
 
 fn nix_user(name: &str) -> u32 {
     let id = h2o_tests::run("id", &["-u", name]).text();
-    id.trim().parse().expect("it is a number")
+    id.trim().parse().expect("the text is a number")
 }
 
 #[test]
@@ -176,7 +176,8 @@ fn the_cgi_gateway_runs_scripts() {
         ("show.cgi", include_str!("cgi/show.cgi")),
     ] {
         let path = folder.write(&format!("cgi/{name}"), text);
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+            .expect("the test owns the file");
     }
     let config = site(
         "      /cgi:

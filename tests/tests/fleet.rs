@@ -22,8 +22,8 @@ impl Fleet {
         let log = File::create(folder.at("log")).expect("the folder is writable");
         // All five sockets are bound at the same time, so that their ports differ.
         let sockets = [(); 5]
-            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there are ports"))
-            .map(|socket| socket.local_addr().expect("it is bound").port());
+            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("ports are free"))
+            .map(|socket| socket.local_addr().expect("the socket is bound").port());
         let [port, first, second, third, redis] = sockets;
         let child = Command::new("sh")
             .arg(manual::root().join("examples/fleet/run.sh"))
@@ -38,7 +38,7 @@ impl Fleet {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("there is a shell");
+            .expect("the system has a shell");
         let fleet = Self {
             child,
             folder,

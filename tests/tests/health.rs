@@ -5,8 +5,8 @@ use rustix::process::{Pid, Signal};
 
 fn terminate(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pid = pid.expect("a process");
-    rustix::process::kill_process(pid, Signal::TERM).expect("it is ours");
+    let pid = pid.expect("the process id is not 0");
+    rustix::process::kill_process(pid, Signal::TERM).expect("the process is a child of the test");
 }
 
 const SITE: &str = "

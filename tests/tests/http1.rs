@@ -144,7 +144,7 @@ fn accept(server: &Server, entry: &Entry, wanted: &mut Vec<Wanted>) {
     let mut connection = server.connect();
     connection.send(&entry.input);
     let requests = entry.text("requests").unwrap_or("1");
-    let requests: usize = requests.parse().expect("a number");
+    let requests: usize = requests.parse().expect("the text is a number");
     for number in 1..=requests {
         let response = read_final(&mut connection);
         let is_answer = match response.code() {

@@ -537,7 +537,7 @@ impl<T> Cost<T> {
             let over = Over(&is_over);
             let (outcome, memory_peak) = attack();
             drop(over);
-            let meanwhile = asking.join().expect("everybody else is served");
+            let meanwhile = asking.join().expect("other clients are served");
             (outcome, memory_peak, meanwhile)
         });
         let cpu = cpu(pid).saturating_sub(cpu_before);
@@ -740,7 +740,9 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
         // Sends requests for a second, or until the kernel accepts no more bytes.
         let clock = Deadline::after_secs(1);
         let socket = connection.socket();
-        socket.set_nonblocking(true).expect("it is a socket");
+        socket
+            .set_nonblocking(true)
+            .expect("the descriptor is a socket");
         for n in 0.. {
             let bytes = Frame::request(stream(n), get("/a.txt")).bytes();
             match rustix::io::write(socket, &bytes) {

@@ -158,7 +158,7 @@ fn echo(talk: &mut Talk) {
             return;
         }
         let content = match request.field("content-length") {
-            Some(len) => talk.read_exactly(len.parse().expect("it is a number")),
+            Some(len) => talk.read_exactly(len.parse().expect("the text is a number")),
             None => talk.read_chunks(),
         };
         let content = content.unwrap_or_default();
@@ -190,7 +190,7 @@ fn uploads_reach_backends_whole() {
     for (line, content) in log.lines().zip([0, 1, 1000, 65_536, 1_000_000]) {
         let (_, bytes) = line.split_once(" in=").expect("it is in the format");
         let (bytes, _) = bytes.split_once(' ').expect("more follows");
-        let bytes: usize = bytes.parse().expect("a number");
+        let bytes: usize = bytes.parse().expect("the text is a number");
         assert!(
             (content + 1..content + 300).contains(&bytes),
             "{content}: {line}"
@@ -296,8 +296,8 @@ hosts:
 /// A relay of datagrams between one client at a time and two servers. Words that the client sends to it choose the server that gets the
 /// next datagram. Returns the port of the relay.
 fn relay(servers: [u16; 2]) -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
-    let port = socket.local_addr().expect("it is bound").port();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+    let port = socket.local_addr().expect("the socket is bound").port();
     std::thread::spawn(move || {
         let (mut datagram, mut client) = ([0; 2000], None);
         let (mut turns, mut server) = (false, 0);
@@ -365,7 +365,7 @@ fn more_quic_connections_than_allowed_have_to_wait_and_tcp_has_not() {
 
 /// Number of UDP sockets that are bound to this port of 127.0.0.1.
 fn udp_sockets(port: u16) -> usize {
-    let table = std::fs::read_to_string("/proc/net/udp").expect("this is Linux");
+    let table = std::fs::read_to_string("/proc/net/udp").expect("/proc exists on Linux");
     let address = format!(" 0100007F:{port:04X} ");
     table.lines().filter(|line| line.contains(&address)).count()
 }
@@ -387,11 +387,12 @@ fn connections_are_traced_where_that_is_wanted() {
     let server = start_with("", "quic: { qlog: @DIR@/www }");
     // The server may run as another user, who must be able to write traces into the directory.
     let directory = server.folder.name_of("www");
-    std::fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o777))
+        .expect("the test owns the file");
     talk(&server, "files", None);
     let traces = || -> Vec<_> {
-        let entries = std::fs::read_dir(&directory).expect("it is there");
-        let paths = entries.map(|entry| entry.expect("it is there").path());
+        let entries = std::fs::read_dir(&directory).expect("the directory exists");
+        let paths = entries.map(|entry| entry.expect("the entry can be read").path());
         paths
             .filter(|path| {
                 path.extension()
@@ -422,7 +423,7 @@ times = [record['time'] for record in records[1:]]
 assert times == sorted(times) and len(times) > 10, times
 print('ok')";
     for path in traces() {
-        let path = path.to_str().expect("it is text").to_owned();
+        let path = path.to_str().expect("the bytes are UTF-8").to_owned();
         let checked = run("python3", &["-c", script, &path]);
         assert_eq!(checked.success(), b"ok\n");
     }

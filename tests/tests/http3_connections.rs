@@ -135,7 +135,7 @@ fn a_hello_of_two_packets_is_answered_after_two_round_trips() {
     let frames = first_streams(&mut client, "/a.txt");
     client.send_once(&frames);
     listen(&mut client, "the response", |client| client.has_ended(0));
-    assert_eq!(client.answer(0).expect("it is there").status, 200);
+    assert_eq!(client.answer(0).expect("the response has come").status, 200);
 }
 
 /// The options of a client whose TLS has a session with the server that can be resumed.
@@ -164,7 +164,7 @@ fn resumable(server: &Server) -> Options {
 
 /// The datagrams of a client's first flight, with a request for `path` in early data.
 fn early_flight(client: &mut Quic, path: &str) -> Vec<Vec<u8>> {
-    assert!(client.can_send_early(), "there is a session");
+    assert!(client.can_send_early(), "the client has a session");
     let mut flight = client.handshake_datagrams();
     let frames = first_streams(client, path);
     flight.push(client.packet(Header::ZeroRtt, &frames));
@@ -181,7 +181,10 @@ fn early_data_is_answered_after_one_round_trip() {
     }
     listen(&mut client, "the response", |client| client.has_ended(0));
     assert!(client.is_early_accepted());
-    assert_eq!(client.answer(0).expect("it is there").content, b"hello");
+    assert_eq!(
+        client.answer(0).expect("the response has come").content,
+        b"hello"
+    );
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn a_backend_that_answers_425_to_early_data_is_asked_again_after_the_handshake()
     backend.wait_for("early-data: 1");
     client.wait_for("the response", |client| client.has_ended(0));
     assert!(client.is_early_accepted());
-    let answer = client.answer(0).expect("it is there");
+    let answer = client.answer(0).expect("the response has come");
     assert_eq!((answer.status, &answer.content[..]), (200, &b"safe"[..]));
 }
 
@@ -285,7 +288,11 @@ fn who_takes_a_response_fast_enough_gets_it_whole() {
         client.send(&h2o_tests::quic::frame::max_stream_data(stream, window));
     }
     assert_eq!(
-        client.answer(stream).expect("it is there").content.len(),
+        client
+            .answer(stream)
+            .expect("the response has come")
+            .content
+            .len(),
         200_000
     );
 }

@@ -75,14 +75,14 @@ fn kill_on_close_ends_the_command_with_the_server() {
         .args(["-c", &line])
         .stdin(Stdio::piped())
         .stdout(out);
-    let mut child = command.spawn().expect("there is a shell");
+    let mut child = command.spawn().expect("the system has a shell");
     let pipe = child.stdin.take();
     eventually("the command", || {
         folder.read("out").contains("begun").then_some(())
     });
     assert!(folder.at("remove").exists());
     drop(pipe);
-    let status = child.wait().expect("it is ours");
+    let status = child.wait().expect("the process is a child of the test");
     assert!(status.success(), "{status}");
     assert_eq!(folder.read("out"), "begun\nended\n");
     assert!(!folder.at("remove").exists());
@@ -141,11 +141,12 @@ fn units_are_those_of_systemd() {
     let units = folder.at("opt/h2o/lib/systemd/system");
     for unit in ["h2o.service", "h2o.socket"] {
         let path = units.join(unit);
-        let text = fs::read_to_string(&path).expect("it is installed");
+        let text = fs::read_to_string(&path).expect("the file is installed");
         assert!(!text.contains("/usr/local/"), "{text}");
         // The test does not install the program at the unit's path, so the path of the tested binary replaces it.
         let program = binary().to_str().expect("it is UTF-8");
-        fs::write(&path, text.replace("/opt/h2o/bin/h2o", program)).expect("it is ours");
+        fs::write(&path, text.replace("/opt/h2o/bin/h2o", program))
+            .expect("the test owns the file");
     }
     let names = ["h2o.service", "h2o.socket"].map(|unit| units.join(unit).display().to_string());
     let output = run(
@@ -161,16 +162,20 @@ const SITE: &str = "num-threads: 2\nlisten: { host: 127.0.0.1, port: @PORT@ }\nh
 fn service_manager(name: &str) -> UnixDatagram {
     let socket = UnixDatagram::bind(name).expect("the folder is writable");
     let all = fs::Permissions::from_mode(0o777);
-    fs::set_permissions(name, all).expect("it is ours");
+    fs::set_permissions(name, all).expect("the test owns the file");
     let limit = Some(Duration::from_secs(20));
-    socket.set_read_timeout(limit).expect("it is not zero");
+    socket
+        .set_read_timeout(limit)
+        .expect("the time is not zero");
     socket
 }
 
 /// The next message that the service manager receives.
 fn told(manager: &UnixDatagram) -> String {
     let mut bytes = [0; 1024];
-    let len = manager.recv(&mut bytes).expect("it is told something");
+    let len = manager
+        .recv(&mut bytes)
+        .expect("the server sends a message");
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
@@ -188,7 +193,8 @@ fn systemd_is_told_what_the_service_does() {
         let ready = format!("READY=1\nMAINPID={pid}\nSTATUS=serving");
         assert_eq!(told(&manager), ready);
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        kill_process(id.expect("process ids are small"), Signal::HUP).expect("it is ours");
+        kill_process(id.expect("process ids are small"), Signal::HUP)
+            .expect("the process is a child of the test");
         let reloading = told(&manager);
         let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
         let micros = micros.and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
@@ -273,7 +279,10 @@ fn sockets_of_systemd_are_served() {
     eventually("a connection", || {
         std::net::TcpStream::connect(("127.0.0.1", unknown)).ok()
     });
-    let status = refused.0.wait().expect("it is ours");
+    let status = refused
+        .0
+        .wait()
+        .expect("the process is a child of the test");
     assert_eq!(status.code(), Some(78));
     let log = folder.read("log");
     assert!(

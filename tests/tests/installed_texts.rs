@@ -169,10 +169,10 @@ fn the_default_site_is_served_and_a_changed_configuration_stays() {
     install(&folder);
     let config = folder.at("etc/h2o/h2o.conf");
     let text = std::fs::read_to_string(&config).expect("the configuration is installed");
-    std::fs::write(&config, "# mine\n").expect("it can be changed");
+    std::fs::write(&config, "# mine\n").expect("the file can be written");
     install(&folder);
     assert_eq!(
-        std::fs::read_to_string(&config).expect("it stays"),
+        std::fs::read_to_string(&config).expect("the configuration is kept"),
         "# mine\n"
     );
     let root = folder.path().display();

@@ -42,10 +42,15 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
         der[7..39].to_vec()
     } else {
         let text = openssl(&["pkey", "-in", &file, "-noout", "-text"]).text();
-        let (_, prime) = text.split_once("prime1:").expect("it is an RSA key");
-        let (prime, _) = prime.split_once("prime2:").expect("it has two primes");
+        let (_, prime) = text
+            .split_once("prime1:")
+            .expect("the text is of an RSA key");
+        let (prime, _) = prime
+            .split_once("prime2:")
+            .expect("the RSA key has two primes");
         let digits: String = prime.chars().filter(char::is_ascii_hexdigit).collect();
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("they are digits");
+        let byte =
+            |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("the characters are digits");
         // The digits after the leading zero byte, which only marks the number as positive.
         (2..digits.len()).step_by(2).map(byte).collect()
     };
@@ -64,19 +69,20 @@ fn secrets(server: &Server, name: &str) -> Vec<Vec<u8>> {
 
 /// Whether the memory of a process contains one of the byte strings.
 fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
-    let memory = File::open(format!("/proc/{pid}/mem")).expect("it is ours");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process runs");
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("the test may read it");
     let mut read = 0;
     let mut is_found = false;
     for line in maps.lines() {
         let (range, rest) = line.split_once(' ').expect("a range comes first");
-        let (from, to) = range.split_once('-').expect("it has an end");
-        let number = |text| u64::from_str_radix(text, 16).expect("it is a number");
+        let (from, to) = range.split_once('-').expect("the range has an end");
+        let number = |text| u64::from_str_radix(text, 16).expect("the text is a number");
         let (from, to) = (number(from), number(to));
         if !rest.starts_with("rw") {
             continue;
         }
-        let mut content = vec![0; usize::try_from(to - from).expect("it fits")];
+        let mut content =
+            vec![0; usize::try_from(to - from).expect("the length fits into a usize")];
         // Some special regions of memory, such as those of the kernel, cannot be read.
         let Ok(len) = memory.read_at(&mut content, from) else {
             continue;
@@ -134,7 +140,7 @@ fn rsa_keys_sign_by_all_schemes() {
 #[test]
 fn the_key_process_runs_with_few_rights_and_is_started_again() {
     let server = start("ON");
-    let first = key_process(&server).expect("there is a key process");
+    let first = key_process(&server).expect("the server has a key process");
     let status =
         |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let user_of = |pid: u32| {
@@ -160,7 +166,7 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
         assert!(answer.contains("Peer signature type: "), "{answer}");
     }
     // A key process that hangs is replaced as well.
-    let second = key_process(&server).expect("there is a key process");
+    let second = key_process(&server).expect("the server has a key process");
     let _ = run("kill", &["-STOP", &second.to_string()]);
     let answer = shake_hands(&server, "EC_PORT", "");
     assert!(!answer.contains("Peer signature type: "), "{answer}");
@@ -173,7 +179,7 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
             .contains("Peer signature type: ")
             .then_some(())
     });
-    let last = key_process(&server).expect("there is a key process");
+    let last = key_process(&server).expect("the server has a key process");
     let _folder = server.stop();
     eventually("the end of the key process", || {
         (!status(last).contains("neverbleed")).then_some(())

@@ -16,7 +16,7 @@ fn rotated(folder: &Folder, log: &str) -> Vec<PathBuf> {
 fn rotated_in(directory: &Path, log: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("the logs are there");
     let mut paths: Vec<_> = entries
-        .map(|entry| entry.expect("it can be read").path())
+        .map(|entry| entry.expect("the file can be read").path())
         .filter(|path| {
             let name = path.file_name().expect("a name").to_string_lossy();
             name.starts_with(&format!("{log}.2")) && !name.ends_with(".tmp")
@@ -34,14 +34,14 @@ fn is_compressed(path: &Path) -> bool {
 fn read(path: &Path) -> String {
     let program = if is_compressed(path) { "zcat" } else { "cat" };
     let unpacked = run(program, &[&path.display().to_string()]).success();
-    String::from_utf8(unpacked).expect("it is text")
+    String::from_utf8(unpacked).expect("the bytes are UTF-8")
 }
 
 /// A folder with a directory `logs` that only the user who starts the server may write to.
 fn folder() -> Folder {
     let folder = Folder::new();
     let logs = folder.make_dir("logs");
-    fs::set_permissions(logs, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(logs, fs::Permissions::from_mode(0o755)).expect("the test owns the file");
     folder
 }
 
@@ -123,7 +123,9 @@ hosts:
     assert_eq!(found.len(), 2, "{found:?}");
     // Output of scripts and the server's own messages go to the new file after each rotation.
     let kept = found.iter().map(fs::read_to_string);
-    let kept: String = kept.map(|text| text.expect("it is text")).collect();
+    let kept: String = kept
+        .map(|text| text.expect("the bytes are UTF-8"))
+        .collect();
     let all = kept + &folder.read("logs/errors");
     for text in [&*format!("said {number}\n"), "gracefully shutting down"] {
         assert!(all.contains(text), "{text}: {all}");
@@ -139,7 +141,8 @@ access-log: { path: @DIR@/logs/link, format: '%q' }
 hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ";
     let folder = folder();
-    std::os::unix::fs::symlink(folder.at("logs/file"), folder.at("logs/link")).expect("it is new");
+    std::os::unix::fs::symlink(folder.at("logs/file"), folder.at("logs/link"))
+        .expect("the link does not exist yet");
     let server = Setup::in_folder(folder, config)
         .file("www/page", "0123456789")
         .start();
@@ -244,10 +247,10 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
 
     /// Fills the file system except for `left` bytes, and sends requests until the error log contains all of `texts`.
     fn fill(&mut self, left: u64, texts: &[&str]) {
-        let mut filler = File::create(self.filler()).expect("the disk is writable");
+        let mut filler = File::create(self.filler()).expect("the file system is writable");
         while filler.write_all(&[0; 4096]).is_ok() {}
-        let len = filler.metadata().expect("it is open").len();
-        filler.set_len(len - left).expect("it is open");
+        let len = filler.metadata().expect("the file is open").len();
+        filler.set_len(len - left).expect("the file is open");
         eventually("the disk is full", || {
             self.ask(20);
             let said = self.server.folder.read("errors");
@@ -256,7 +259,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
     }
 
     fn free(&self) {
-        fs::remove_file(self.filler()).expect("it is there");
+        fs::remove_file(self.filler()).expect("the file exists");
     }
 
     fn filler(&self) -> PathBuf {

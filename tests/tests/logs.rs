@@ -73,7 +73,7 @@ fn no_request_waits_for_a_reader_of_standard_error() {
     let mut text = String::new();
     while !text.contains("is ready to serve") {
         assert!(
-            errors.read_line(&mut text).expect("it is text") > 0,
+            errors.read_line(&mut text).expect("the bytes are UTF-8") > 0,
             "{text}"
         );
     }
@@ -85,10 +85,13 @@ fn no_request_waits_for_a_reader_of_standard_error() {
     }
     // The full pipe does not delay the end of the server either.
     let pid = rustix::process::Pid::from_child(&server);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        .expect("the process is a child of the test");
     drop(client);
     let status = eventually("the end of the server", || {
-        server.try_wait().expect("it is ours")
+        server
+            .try_wait()
+            .expect("the process is a child of the test")
     });
     assert!(status.success(), "{status}");
 }
@@ -104,7 +107,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let server = Setup::new(config).start();
     // Log commands that are started again run as the starting user too, not as the user of the workers.
     let closed = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(server.folder.path(), closed).expect("it is ours");
+    std::fs::set_permissions(server.folder.path(), closed).expect("the test owns the file");
     let kill = |count: usize| {
         let pids = eventually("another command", || {
             let pids = server.folder.read("pids");
@@ -115,9 +118,10 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
             .last()
             .unwrap_or_default()
             .parse()
-            .expect("a number");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+            .expect("the text is a number");
+        let pid = rustix::process::Pid::from_raw(pid).expect("the process id is not 0");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+            .expect("the process is a child of the test");
     };
     let mut want = String::new();
     for round in 1..=3 {
@@ -174,7 +178,7 @@ hosts:
     let server = Setup::new(config).file("www/secret", "x").start();
     let secret = server.folder.name_of("www/secret");
     let nobody = std::fs::Permissions::from_mode(0o000);
-    std::fs::set_permissions(&secret, nobody).expect("it is ours");
+    std::fs::set_permissions(&secret, nobody).expect("the test owns the file");
     for _ in 0..20 {
         assert_eq!(server.ask("GET /files/secret").code(), 403);
         assert_eq!(server.ask("GET /typo/a").code(), 404);
@@ -215,9 +219,10 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
 ";
     let server = Setup::new(config).start();
     let pid = server.read_until("pids", "\n");
-    let pid = pid.trim().parse().expect("a number");
-    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    let pid = pid.trim().parse().expect("the text is a number");
+    let pid = rustix::process::Pid::from_raw(pid).expect("the process id is not 0");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+        .expect("the process is a child of the test");
     server.wait_for_message("log command ended (signal: 9 (SIGKILL)), restarting it: echo");
     // The message goes to standard error and, by the command that was started again, into the error log.
     let _ = server.read_until("error-log", "log command ended (signal: 9");

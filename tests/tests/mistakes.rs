@@ -38,7 +38,7 @@ fn folder() -> Folder {
     for (name, mode) in [("locked", 0o000), ("unlisted", 0o111)] {
         let permissions = Permissions::from_mode(mode);
         std::fs::set_permissions(folder.make_dir(name), permissions)
-            .expect("the directory is ours");
+            .expect("the test owns the directory");
     }
     folder.write("empty.pem", "");
     folder.write(

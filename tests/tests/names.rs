@@ -86,11 +86,14 @@ fn no_form_of_an_address_leads_past_the_list_to_the_loopback() {
         assert_eq!(connect_udp(&server, host, port), denied, "{host}");
     }
     for listener in tcp.into_iter().flatten() {
-        listener.set_nonblocking(true).expect("it is a socket");
-        let nobody = listener.accept().expect_err("nobody came through");
+        listener
+            .set_nonblocking(true)
+            .expect("the descriptor is a socket");
+        let nobody = listener.accept().expect_err("no connection came through");
         assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
     }
-    udp.set_nonblocking(true).expect("it is a socket");
+    udp.set_nonblocking(true)
+        .expect("the descriptor is a socket");
     assert!(udp.recv(&mut [0]).is_err());
 }
 

@@ -16,7 +16,10 @@ fn php(server: &Server) -> Service {
 /// Writes the files of `tests/tests/php` into the server's folder, below `root`.
 fn with_application(mut setup: Setup, root: &str) -> Setup {
     fn files(directory: &Path, found: &mut Vec<std::path::PathBuf>) {
-        for entry in fs::read_dir(directory).expect("it is there").flatten() {
+        for entry in fs::read_dir(directory)
+            .expect("the directory exists")
+            .flatten()
+        {
             match entry.path() {
                 path if path.is_dir() => files(&path, found),
                 path => found.push(path),
@@ -28,8 +31,10 @@ fn with_application(mut setup: Setup, root: &str) -> Setup {
     files(&application, &mut found);
     assert!(found.len() >= 20, "{found:?}");
     for path in found {
-        let name = path.strip_prefix(&application).expect("it is below");
-        let content = fs::read(&path).expect("it can be read");
+        let name = path
+            .strip_prefix(&application)
+            .expect("the path is below the application's directory");
+        let content = fs::read(&path).expect("the file can be read");
         setup = setup.file(&format!("{root}/{}", name.display()), content);
     }
     setup

@@ -222,7 +222,7 @@ fn a_page_brings_its_style_sheet() {
             let [promise] = &seen.promises[..] else {
                 panic!("one promise: {seen:#?}");
             };
-            let (_, authority) = base.split_once("//").expect("it is a URL");
+            let (_, authority) = base.split_once("//").expect("the link is a URL");
             for (name, want) in [
                 (":method", Some("GET")),
                 (":scheme", Some(scheme)),
@@ -324,14 +324,14 @@ fn several_things_are_pushed() {
 /// The first 32 bits of the hash of `text`, computed by the program `sum`.
 fn hash(sum: &str, text: &str) -> u32 {
     let sum = h2o_tests::run_with_input(sum, &[], text).text();
-    u32::from_str_radix(&sum[..8], 16).expect("a sum is in hexadecimal")
+    u32::from_str_radix(&sum[..8], 16).expect("the hash is hexadecimal")
 }
 
 /// The base64url form of bits that are given as digits, padded with zeros to whole bytes.
 fn base64url(bits: &str) -> String {
     let bytes = bits.as_bytes().chunks(8).map(|eight| {
-        let eight = std::str::from_utf8(eight).expect("they are digits");
-        u8::from_str_radix(&format!("{eight:0<8}"), 2).expect("they are binary")
+        let eight = std::str::from_utf8(eight).expect("the characters are digits");
+        u8::from_str_radix(&format!("{eight:0<8}"), 2).expect("the characters are binary digits")
     });
     URL_SAFE_NO_PAD.encode(bytes.collect::<Vec<u8>>())
 }
@@ -364,7 +364,7 @@ fn casper_remembers_what_was_pushed() {
     );
     assert_eq!(seen.cookies(), [want.as_str()]);
 
-    let (cookie, _) = want.split_once(';').expect("it has attributes");
+    let (cookie, _) = want.split_once(';').expect("the cookie has attributes");
     let send_back = format!("cookie: {cookie}");
     pushes_nothing(&server, &["--header", &send_back], &["/index.html"]);
     // The server also remembers what a client requested itself; here the client's cookie does not contain that.
@@ -446,7 +446,7 @@ fn hints_of_a_back_end_are_pushed_before_there_is_a_response() {
     let backend = Backend::start(move |talk| {
         while let Some(request) = talk.read_request() {
             if request.target() == "/style.css" {
-                asked.send(()).expect("somebody listens");
+                asked.send(()).expect("the test receives from the channel");
                 talk.send(
                     "HTTP/1.1 200 OK\r\ncontent-type: text/css\r\ncontent-length: 5\r\n\r\na { }",
                 );

@@ -380,7 +380,8 @@ fn scripts_answer_below_their_path() {
         .file("run/cgi/log", "")
         .start();
     let script = server.folder.at("srv/cgi-bin/show.sh");
-    std::fs::set_permissions(script, Permissions::from_mode(0o755)).expect("it is ours");
+    std::fs::set_permissions(script, Permissions::from_mode(0o755))
+        .expect("the test owns the file");
     let command = block("CGI scripts", "sh").text;
     let words: Vec<&str> = command.split_whitespace().collect();
     let gateway = Folder::new();

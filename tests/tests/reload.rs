@@ -228,17 +228,18 @@ fn what_is_new_is_opened_with_the_rights_of_the_starting_user() {
     let private = folder.at("private");
     std::fs::create_dir(&private).expect("the folder is writable");
     let is_private = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(&private, is_private.clone()).expect("it is ours");
+    std::fs::set_permissions(&private, is_private.clone()).expect("the test owns the file");
     self_signed(&folder, "private/new", Key::EcPkcs8, "localhost");
     let mut server = Setup::in_folder(folder, &site("", &redirect("/a", "one"))).start();
     let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(server.folder.at("h2o.conf"), mode.clone()).expect("it is ours");
+    std::fs::set_permissions(server.folder.at("h2o.conf"), mode.clone())
+        .expect("the test owns the file");
     let port = port_for_root();
     let global = format!(
         "listen: {{ host: 127.0.0.1, port: {port}, ssl: {{ certificate-file: @DIR@/private/new.crt, key-file: @DIR@/private/new.key }} }}\naccess-log: {{ path: @DIR@/private/log, format: '%U' }}"
     );
     server.write_config(&site(&global, &redirect("/a", "two")));
-    std::fs::set_permissions(server.folder.at("h2o.conf"), mode).expect("it is ours");
+    std::fs::set_permissions(server.folder.at("h2o.conf"), mode).expect("the test owns the file");
     server.reload();
     let answer = curl(&["--insecure", &format!("https://127.0.0.1:{port}/a")]);
     assert_eq!(answer.field("location"), Some("/two"), "{answer}");
@@ -350,7 +351,7 @@ fn under_load(port: u16, options: &[&str], mut meanwhile: impl FnMut()) {
         while !is_over.load(Relaxed) {
             meanwhile();
         }
-        let text = load.join().expect("it does not panic").text();
+        let text = load.join().expect("the thread does not panic").text();
         assert!(
             text.contains(" 8000 succeeded, 0 failed, 0 errored, 0 timeout"),
             "{text}"
@@ -394,16 +395,16 @@ fn listeners_appear_and_vanish() {
     assert_eq!(ask(&mut other, "/a"), "302 /here");
     let socket = server.folder.at("socket");
     let mut unix_client =
-        std::os::unix::net::UnixStream::connect(&socket).expect("somebody listens");
+        std::os::unix::net::UnixStream::connect(&socket).expect("the server listens on the socket");
     unix_client
         .write_all(b"GET /a HTTP/1.0\r\n\r\n")
-        .expect("it is connected");
+        .expect("the socket is connected");
     server.write_config(&with(""));
     server.reload();
     // A connection that the removed listener accepted may send one more request; the response closes it.
     assert_eq!(ask(&mut other, "/a"), "302 /here close");
     let refused = std::net::TcpStream::connect(("127.0.0.1", port));
-    assert!(refused.is_err(), "somebody still listens on {port}");
+    assert!(refused.is_err(), "a socket still listens on {port}");
     assert!(std::os::unix::net::UnixStream::connect(&socket).is_err());
     // Another reload adds the listener again.
     server.write_config(&with(second));

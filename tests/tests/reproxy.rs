@@ -377,8 +377,8 @@ fn redirects_are_followed_once_a_request_was_redirected_here() {
 /// Answers every connection to a Unix socket; the receiver gets the requests.
 fn at_socket(folder: &Folder) -> (String, mpsc::Receiver<String>) {
     let path = folder.name_of("inner.sock");
-    let listener = UnixListener::bind(&path).expect("the folder is ours");
-    std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is ours");
+    let listener = UnixListener::bind(&path).expect("the test owns the folder");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("the test owns the file");
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -63,16 +63,25 @@ struct Gate {
 
 impl Gate {
     fn round(&self) -> u32 {
-        *self.rounds.lock().expect("nobody panics")
+        *self
+            .rounds
+            .lock()
+            .expect("no thread panics while it holds the lock")
     }
 
     fn open(&self) {
-        *self.rounds.lock().expect("nobody panics") += 1;
+        *self
+            .rounds
+            .lock()
+            .expect("no thread panics while it holds the lock") += 1;
         self.opened.notify_all();
     }
 
     fn wait_for_next(&self, round: u32) {
-        let rounds = self.rounds.lock().expect("nobody panics");
+        let rounds = self
+            .rounds
+            .lock()
+            .expect("no thread panics while it holds the lock");
         let later = self.opened.wait_while(rounds, |now| *now <= round);
         drop(later);
     }
@@ -85,7 +94,7 @@ fn descriptors(server: &Server) -> usize {
 
 fn fibers(server: &Server) -> usize {
     let text = server.ask("GET /left").text();
-    text.parse().expect("a number")
+    text.parse().expect("the text is a number")
 }
 
 /// Sends a batch of requests on a new connection, waits until their scripts run, and closes the connection.
@@ -103,7 +112,9 @@ fn abandon(server: &Server, gate: &Gate) {
 #[test]
 fn requests_that_clients_abandon_leave_nothing() {
     let count = std::env::var("H2O_ABANDONED").ok();
-    let count = count.map_or(REQUESTS, |count| count.parse().expect("a number"));
+    let count = count.map_or(REQUESTS, |count| {
+        count.parse().expect("the text is a number")
+    });
     let gate = Arc::new(Gate::default());
     let backend = {
         let gate = Arc::clone(&gate);

@@ -222,7 +222,7 @@ fn the_log_and_the_status_tell_of_limits() {
     let at = HOSTILE
         .iter()
         .position(|(script, _)| script.contains("'begun'"));
-    let path = format!("/h{}", at.expect("there is one"));
+    let path = format!("/h{}", at.expect("the script is in the table"));
     assert_ne!(run("curl", &["-s", &server.url(&path)]).code, 0);
     let log = server.folder.read("error.log");
     let file = server.folder.name_of("0.rb");

@@ -112,7 +112,9 @@ fn chunked_responses_have_the_rest_behind_them() {
         for _ in 0..2 {
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
             let head = client.read_head();
-            let value = head.field("server-timing").expect("it is asked for");
+            let value = head
+                .field("server-timing")
+                .expect("the configuration asks for the field");
             assert_eq!(names(value), in_head, "{setting} {target}");
             let promise = is_chunked.then_some("server-timing");
             assert_eq!(head.field("trailer"), promise, "{setting} {target}");
@@ -174,9 +176,11 @@ fn http_2_always_has_the_trailer() {
     let targets = ["/file", "/length", "/empty", "/chunked", "/large"];
     for (number, target) in targets.into_iter().enumerate() {
         let (in_head, behind) = expected(target);
-        let stream = u32::try_from(number).expect("there are few") * 2 + 1;
+        let stream = u32::try_from(number).expect("there are fewer than 2^31 targets") * 2 + 1;
         let answer = client.ask(stream, &get(target));
-        let value = answer.field("server-timing").expect("it is asked for");
+        let value = answer
+            .field("server-timing")
+            .expect("the configuration asks for the field");
         assert_eq!(names(value), in_head, "{target}");
         assert_eq!(answer.field("trailer"), Some("server-timing"), "{target}");
         assert_eq!(answer.trailers.len(), 1, "{target}: {answer:?}");

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 fn send(server: &Server, signal: Signal) {
     let pid = i32::try_from(server.pid()).expect("process ids are small");
     let pid = Pid::from_raw(pid).expect("the process has an id");
-    kill_process(pid, signal).expect("the process is ours");
+    kill_process(pid, signal).expect("the process is a child of the test");
 }
 
 /// Runs `meanwhile` again and again while h2load sends requests, all of which must be answered with 200.
@@ -40,7 +40,7 @@ fn under_load(server: &Server, options: &[&str], meanwhile: impl Fn()) {
             meanwhile();
             std::thread::sleep(Duration::from_millis(20));
         }
-        let text = load.join().expect("it does not panic").text();
+        let text = load.join().expect("the thread does not panic").text();
         assert!(
             text.contains(" 6000 succeeded, 0 failed, 0 errored, 0 timeout")
                 && text.contains("status codes: 6000 2xx"),
@@ -104,15 +104,19 @@ fn no_signal_kills_a_server_that_is_starting() {
         (caught & wanted == wanted).then_some(())
     });
     for signal in signals {
-        kill_process(pid, signal).expect("the process is ours");
+        kill_process(pid, signal).expect("the process is a child of the test");
     }
     let config = format!(
         "listen: {{ host: 127.0.0.1, port: {} }}\n{SITE}",
         free_port()
     );
-    fs::write(&path, config.replace("@DIR@", "/srv")).expect("somebody reads");
+    fs::write(&path, config.replace("@DIR@", "/srv")).expect("the server reads the pipe");
     // SIGTERM came during the start, and ends the server as soon as it has started.
-    let status = eventually("the end", || server.try_wait().expect("it is ours"));
+    let status = eventually("the end", || {
+        server
+            .try_wait()
+            .expect("the process is a child of the test")
+    });
     assert_eq!(status.code(), Some(0), "{status}");
 }
 
@@ -125,12 +129,12 @@ fn no_line_goes_to_logs_that_were_moved_away_before_the_signal() {
         ))
         .start();
         let closed = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(server.folder.path(), closed).expect("it is ours");
+        fs::set_permissions(server.folder.path(), closed).expect("the test owns the file");
         let _ = server.ask("GET /1");
         let _ = server.read_until("log", "/1\n");
         for name in ["log", "error-log"] {
             let moved = server.folder.at(&format!("{name}.1"));
-            fs::rename(server.folder.at(name), moved).expect("it is there");
+            fs::rename(server.folder.at(name), moved).expect("the file exists");
         }
         send(&server, signal);
         let new = server.read_until("error-log", "reopened logs; certificates reloaded: 0");
@@ -153,7 +157,7 @@ fn lines_stay_in_the_old_log_when_the_new_one_cannot_be_opened() {
     .file("logs/log", "")
     .start();
     let (from, to) = (server.folder.at("logs"), server.folder.at("moved"));
-    fs::rename(from, to).expect("it is there");
+    fs::rename(from, to).expect("the file exists");
     send(&server, Signal::USR1);
     server.wait_for_message("reopened logs, except those that failed");
     server.wait_for_message("/logs/log:No such file or directory; its lines still go to the file");
@@ -195,11 +199,11 @@ fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     self_signed(&folder, "server", Key::EcPkcs8, "www.example.com");
     // The key can be read by the starting user only, as certbot leaves it.
     let private = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(folder.at("server.key"), private.clone()).expect("it is ours");
+    fs::set_permissions(folder.at("server.key"), private.clone()).expect("the test owns the file");
     let server = with_certificate(folder);
     let old = serial(&server);
     self_signed(&server.folder, "server", Key::EcPkcs8, "www.example.com");
-    fs::set_permissions(server.folder.at("server.key"), private).expect("it is ours");
+    fs::set_permissions(server.folder.at("server.key"), private).expect("the test owns the file");
     send(&server, Signal::HUP);
     // The server also watches the certificate's files, so it may have loaded them before the signal: the message then names none.
     server.wait_for_message("reopened logs; certificates reloaded: ");
@@ -213,7 +217,7 @@ fn a_renewed_certificate_is_served_without_a_signal_once_it_matches_its_key() {
     self_signed(&folder, "next", Key::EcPkcs8, "www.example.com");
     let private = fs::Permissions::from_mode(0o600);
     for key in ["server.key", "next.key"] {
-        fs::set_permissions(folder.at(key), private.clone()).expect("it is ours");
+        fs::set_permissions(folder.at(key), private.clone()).expect("the test owns the file");
     }
     let server = with_certificate(folder);
     let old = serial(&server);
@@ -303,7 +307,8 @@ fn no_tunnel_outlives_the_shutdown_timeout() {
 fn a_pid_file_in_a_directory_of_the_starting_user_does_not_stop_the_start() {
     let folder = Folder::new();
     let directory = folder.make_dir("run");
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
+        .expect("the test owns the file");
     let server = Setup::in_folder(
         folder,
         &format!("listen: @PORT@\npid-file: @DIR@/run/h2o.pid\n{SITE}"),
@@ -333,8 +338,9 @@ fn a_directory_for_temporary_files_that_the_running_user_cannot_use_is_refused()
     }
     let folder = Folder::new();
     let directory = folder.make_dir("private");
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).expect("it is ours");
-    assert_eq!(fs::metadata(&directory).expect("it is there").uid(), 0);
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))
+        .expect("the test owns the file");
+    assert_eq!(fs::metadata(&directory).expect("the file exists").uid(), 0);
     let config = format!("listen: @PORT@\ntemp-buffer-path: @DIR@/private\n{SITE}");
     let refused = Setup::in_folder(folder, &config)
         .try_start()

@@ -91,7 +91,7 @@ fn too_many_failures_remove_the_response_until_it_can_be_fetched_again() {
 /// Writes a script into the folder, and returns the directive that makes the server run it to fetch OCSP responses.
 fn command(folder: &Folder, script: &str) -> String {
     let path = folder.write("fetch", format!("#!/bin/sh\n{script}\n"));
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the test owns the file");
     format!("ocsp-update-cmd: {}", path.display())
 }
 

@@ -17,7 +17,7 @@ fn number(report: &str, name: &str) -> u64 {
         .nth(1)
         .unwrap_or_else(|| panic!("{name}: {report}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().expect("it is a number")
+    digits.parse().expect("the text is a number")
 }
 
 #[test]
@@ -167,7 +167,7 @@ hosts:
     drop(idle);
     drop(asking);
     drop(ending);
-    eventually("who is gone is counted nowhere", || {
+    eventually("closed connections are no longer counted", || {
         let report = report(&server, "events");
         ["idle", "active", "shutdown"]
             .map(|name| number(&report, &format!("connections.{name}")))

@@ -29,7 +29,8 @@ fn master(settings: &str) -> Setup {
 
 fn send(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("process ids are small"), signal).expect("the process is ours");
+    kill_process(pid.expect("process ids are small"), signal)
+        .expect("the process is a child of the test");
 }
 
 /// The process ids of a process's children.
@@ -37,7 +38,7 @@ fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let words = text.split_whitespace();
     words
-        .map(|word| word.parse().expect("it is a number"))
+        .map(|word| word.parse().expect("the text is a number"))
         .collect()
 }
 
@@ -99,7 +100,7 @@ fn a_master_keeps_workers_and_files_as_its_manual_says() {
 fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     let folder = Folder::new();
     let program = folder.at("h2o");
-    fs::copy(binary(), &program).expect("there is room");
+    fs::copy(binary(), &program).expect("the disk has room");
     let program = program.to_str().expect("it is UTF-8");
     let config = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
     // The shell runs a copy of the binary, which the test can replace, instead of the binary in its arguments.
@@ -127,14 +128,14 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     let second = successor(&server, first);
 
     let away = server.folder.at("away");
-    fs::rename(program, &away).expect("it is ours");
+    fs::rename(program, &away).expect("the test owns the file");
     send(pid, Signal::HUP);
     server.wait_for_message(&format!(
         "failed to exec {program}: No such file or directory"
     ));
     server.wait_for_message("seems to have failed to start, exit status:65280");
     server.ask("GET /small").must_be("200 OK\n\nhello");
-    fs::rename(&away, program).expect("it is ours");
+    fs::rename(&away, program).expect("the test owns the file");
     successor(&server, second);
     server.ask("GET /small").must_be("200 OK\n\nhello");
 }
@@ -152,9 +153,14 @@ fn no_worker_ends_with_a_supervisor_that_was_killed() {
     let again = |mode: &str| {
         let mut command = Command::new(binary());
         command.args(["-m", mode, "-c", &path]);
-        command.stderr(Stdio::piped()).spawn().expect("it runs")
+        command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be started")
     };
-    let refused = again("master").wait_with_output().expect("it is ours");
+    let refused = again("master")
+        .wait_with_output()
+        .expect("the process is a child of the test");
     assert_eq!(refused.status.code(), Some(78));
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("Address already in use"), "{text}");
@@ -233,7 +239,7 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
             .contains("is ready to serve")
             .then_some(())
     });
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()
@@ -244,7 +250,7 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
     assert_eq!(fields[5], "0", "it has a terminal: {stat}");
 
     // After SIGUSR1 supervisor and worker write to a new log file.
-    fs::rename(&log, folder.at("old-log")).expect("it is ours");
+    fs::rename(&log, folder.at("old-log")).expect("the test owns the file");
     send(pid, Signal::USR1);
     eventually("the worker's line in the new log", || {
         folder
@@ -272,7 +278,7 @@ fn no_supervisor_runs_under_another() {
             .arg(&path)
             .env("SERVER_STARTER_PORT", "80=3")
             .output()
-            .expect("it runs");
+            .expect("the program can be started");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(70), "{text}");
         let want = format!(
@@ -424,7 +430,7 @@ fn a_foreign_worker_serves_under_our_supervisor() {
             .stdout(log)
             .stderr(Stdio::null())
             .spawn()
-            .expect("it runs"),
+            .expect("the program can be started"),
     );
     let ask = || eventually("an answer", || answer(UnixStream::connect(&socket)));
     let directory = folder.name_of("env");
@@ -450,7 +456,10 @@ fn a_foreign_worker_serves_under_our_supervisor() {
         command.arg(option);
         command.arg(format!("--pid-file={}", folder.name_of("pid")));
         command.arg(format!("--status-file={}", folder.name_of("status")));
-        let status = command.stderr(Stdio::null()).status().expect("it runs");
+        let status = command
+            .stderr(Stdio::null())
+            .status()
+            .expect("the program can be started");
         assert!(status.success(), "{option}: {status}");
     };
     ask_to("--restart");
@@ -461,7 +470,13 @@ fn a_foreign_worker_serves_under_our_supervisor() {
     // The supervisor is a child of the test, so it remains a zombie until the test waits for it; that it has ended is visible by its pid
     // file.
     ask_to("--stop");
-    assert!(supervisor.0.wait().expect("it is ours").success());
+    assert!(
+        supervisor
+            .0
+            .wait()
+            .expect("the process is a child of the test")
+            .success()
+    );
     let log = folder.read("log");
     for signal in ["SIGUSR1", "SIGQUIT", "SIGTERM"] {
         assert!(log.contains(&format!("worker got {signal}")), "{log}");
@@ -479,7 +494,7 @@ fn answered(output: &str) -> usize {
     let number = before.rsplit(' ').next().unwrap_or_default();
     assert!(output.contains(" 0 timeout\n"), "{output}");
     assert!(output.contains(" 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
-    number.parse().expect("it is a number")
+    number.parse().expect("the text is a number")
 }
 
 #[test]
@@ -547,7 +562,7 @@ fn tunnels_outlive_upgrades() {
             children(server.pid())
                 .into_iter()
                 .find(is_new)
-                .expect("it serves"),
+                .expect("the new worker is a child of the supervisor"),
         );
         for (number, tunnel) in tunnels.iter_mut().enumerate() {
             let message = format!("{number} after {generation}");
@@ -589,12 +604,15 @@ fn downloads_outlive_upgrades(supervised: impl FnOnce(Setup) -> Setup) {
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\nbegin",
             5 + rest.len()
         ));
-        let is_open = opened.0.lock().expect("nobody panics");
+        let is_open = opened
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock");
         drop(
             opened
                 .1
                 .wait_while(is_open, |is_open| !*is_open)
-                .expect("nobody panics"),
+                .expect("no thread panics while it holds the lock"),
         );
         talk.send(&rest);
     });
@@ -619,7 +637,7 @@ fn downloads_outlive_upgrades(supervised: impl FnOnce(Setup) -> Setup) {
         let second = children(pid)
             .into_iter()
             .find(|child| *child != first)
-            .expect("it serves");
+            .expect("the new worker is a child of the supervisor");
         let young = scope.spawn(|| talk(&server, "slow"));
         eventually("the second download", || {
             (backend.connections() == 2).then_some(())
@@ -638,7 +656,10 @@ fn downloads_outlive_upgrades(supervised: impl FnOnce(Setup) -> Setup) {
             !before.contains(&format!("worker {first} died")),
             "{before}"
         );
-        *gate.0.lock().expect("nobody panics") = true;
+        *gate
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock") = true;
         gate.1.notify_all();
         for client in [old, young] {
             client.join().expect("the download is whole");

@@ -462,7 +462,7 @@ fn clear_text_on_a_tls_port_is_not_answered_by_an_alert() {
         let _ =
             connection.try_send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
         let _ = connection.try_send("x".repeat(100_000));
-        let answer = String::from_utf8(connection.read_to_end()).expect("it is text");
+        let answer = String::from_utf8(connection.read_to_end()).expect("the bytes are UTF-8");
         assert!(
             answer.starts_with("HTTP/1.1 400 Bad Request\r\n")
                 && answer.contains("\r\nConnection: close\r\n")

@@ -94,7 +94,7 @@ impl Server {
     pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
         self.listeners
             .each_ref()
-            .map(|listener| listener.local_addr().expect("it listens"))
+            .map(|listener| listener.local_addr().expect("the socket listens"))
     }
 
     /// Serves until a system call fails in a way that concerns all connections.

@@ -180,7 +180,9 @@ impl Request<'_> {
                     h2o_http2::ClientReceived::Reset { .. }
                     | h2o_http2::ClientReceived::Refused { .. }
                     | h2o_http2::ClientReceived::GoAway { .. } => is_over = true,
-                    h2o_http2::ClientReceived::Pong { .. } => panic!("nobody asked"),
+                    h2o_http2::ClientReceived::Pong { .. } => {
+                        panic!("a PING was acknowledged that the client has not sent")
+                    }
                 }
                 left.drain(..step.taken);
             }

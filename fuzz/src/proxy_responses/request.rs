@@ -91,7 +91,10 @@ pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKe
 
 impl Request<'_> {
     pub(super) fn exchange(&self) -> Exchange {
-        let mut exchange = self.proxied.exchange(&self.request).expect("our path");
+        let mut exchange = self
+            .proxied
+            .exchange(&self.request)
+            .expect("the request is for the proxied path");
         if self.request.asks_for_tunnel() {
             exchange.body = RequestBody::Stream(Rc::new(BodyPipe::default()));
         }
@@ -110,7 +113,7 @@ impl Request<'_> {
         for (status, fields) in &read.interims {
             let status = std::str::from_utf8(status).expect("digits");
             let status = status.parse().ok().and_then(StatusCode::new);
-            let status = status.expect("it was one");
+            let status = status.expect("the digits came from a status");
             // The proxy did not send `expect`, so it does not forward a 100 (Continue).
             if status != StatusCode::CONTINUE {
                 fuzzing::proxied_informational(&mut exchange, status, &headers(fields));
@@ -132,7 +135,7 @@ impl Request<'_> {
         };
         let outcome = fuzzing::proxied_response(&exchange, &self.proxied.backend, reply);
         let Outcome::Done(response) = outcome else {
-            panic!("nothing but a response is expected");
+            panic!("only responses are expected");
         };
         if response.status == StatusCode::BAD_GATEWAY && head.status != response.status {
             // The response is successful, but does not accept the protocol that was asked for, so the client gets 502.

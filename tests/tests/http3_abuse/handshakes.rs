@@ -78,7 +78,10 @@ fn handshakes_that_never_end() {
         // The clients send PING in Handshake packets, but never the Finished message of TLS.
         let deadline = Deadline::after_secs(20);
         while clients.iter().any(|client| client.closed.is_none()) {
-            assert!(!deadline.has_passed(), "the server waits for ever");
+            assert!(
+                !deadline.has_passed(),
+                "the server does not give the handshakes up"
+            );
             for client in &mut clients {
                 let ping = client.packet(Header::Handshake, &frame::ping());
                 client.send_datagram(&ping);

@@ -159,7 +159,7 @@ fn attack(server: &Server, hostile: impl FnOnce(u16) -> Vec<Quic>) -> (Quic, Vec
         let over = Over(&is_over);
         let clients = hostile(port);
         drop(over);
-        (clients, asking.join().expect("everybody else is served"))
+        (clients, asking.join().expect("other clients are served"))
     });
     let sent: usize = clients.iter().map(|client| client.bytes_sent).sum();
     let limit = before + MEMORY + MEMORY_PER_BYTE * sent;

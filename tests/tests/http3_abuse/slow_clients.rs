@@ -94,8 +94,8 @@ fn connect(port: u16) -> Vec<u8> {
 
 #[test]
 fn tunnels_that_are_reset() {
-    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = target.local_addr().expect("it has one").port();
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = target.local_addr().expect("the socket is bound").port();
     let head = connect(port);
     is_overdrawn(|client| {
         flood(client, FRAMES, |client, _| {
@@ -114,8 +114,8 @@ fn tunnels_that_are_reset() {
 
 #[test]
 fn tunnels_that_are_silent() {
-    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let head = connect(target.local_addr().expect("it has one").port());
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let head = connect(target.local_addr().expect("the socket is bound").port());
     let server = start("", "");
     let (_, clients) = attack(&server, |port| {
         let mut client = Quic::open_with(
@@ -129,7 +129,10 @@ fn tunnels_that_are_silent() {
             let stream = client.next_request();
             client.send_stream(stream, &head, false);
             client.wait_for("the answer", |client| client.answer(stream).is_some());
-            assert_eq!(client.answer(stream).expect("it is there").status, 200);
+            assert_eq!(
+                client.answer(stream).expect("the response has come").status,
+                200
+            );
         }
         vec![client]
     });

@@ -139,7 +139,9 @@ fn paths_that_are_silent(client: &mut Quic, packet: impl Fn(u8, &mut Quic) -> Ve
         let packet = packet(n, client);
         let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 2, n], 0))).expect("an address");
         socket.set_nonblocking(true).expect("a socket");
-        let sent = socket.send_to(&packet, client.server).expect("it is sent");
+        let sent = socket
+            .send_to(&packet, client.server)
+            .expect("the packet is sent");
         client.bytes_sent += sent;
         paths.push((socket, sent));
         std::thread::sleep(Duration::from_millis(2));

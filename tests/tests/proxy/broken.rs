@@ -467,11 +467,11 @@ fn ask_http1(server: &Server, method: &str, target: &str) -> Seen {
     } else if head.field("transfer-encoding") == Some("chunked") {
         (seen.body, seen.is_whole) = client.read_chunks_that_may_break();
     } else if let Some(length) = head.field("content-length") {
-        let length: usize = length.parse().expect("it is a number");
+        let length: usize = length.parse().expect("the text is a number");
         seen.body = client.read_at_most(length);
         seen.is_whole = seen.body.len() == length;
     } else {
-        panic!("the end cannot be told: {head}");
+        panic!("the response does not say how it ends: {head}");
     }
     seen.fields = head.fields;
     let end = if seen.is_whole {

@@ -44,7 +44,9 @@ fn files(server: &Server) -> Vec<u64> {
 }
 
 fn no_files(server: &Server) {
-    eventually("the files to go", || files(server).is_empty().then_some(()));
+    eventually("the temporary files to be closed", || {
+        files(server).is_empty().then_some(())
+    });
 }
 
 /// A client that requests a path and reads only the head of the response.
@@ -144,10 +146,10 @@ listen:
             files(&server).iter().any(|len| *len > 0).then_some(())
         });
         assert_eq!(curl(&[&server.url("/")]).text(), "fine", "{version}");
-        let ended = slow.try_wait().expect("it is ours");
+        let ended = slow.try_wait().expect("the process is a child of the test");
         assert_eq!(ended, None, "{version}: it is still reading");
-        slow.kill().expect("it is ours");
-        slow.wait().expect("it is ours");
+        slow.kill().expect("the process is a child of the test");
+        slow.wait().expect("the process is a child of the test");
         no_files(&server);
     }
 }
@@ -315,7 +317,7 @@ fn trailers_reach_a_slow_client() {
     };
     let server = proxy(HTTP2, &backend.url("/"));
     let client = Slow::http2(&server, "/");
-    eventually("most of it in a file", || {
+    eventually("most of the response in a temporary file", || {
         let most = files(&server).into_iter().max();
         most.is_some_and(|len| len > 700_000).then_some(())
     });
@@ -385,7 +387,7 @@ fn where_no_file_can_be_written_back_ends_wait_and_nothing_is_lost() {
         let before = number * much;
         server.wait_for_message("(temp-buffer-path): No such file or directory");
         let held = at_rest(&taken) - before;
-        assert!(held < much, "the back end waits");
+        assert!(held < much, "the backend waits");
         let (body, is_complete) = client.finish(much, false);
         assert!(is_complete && body == pattern(much));
     }
@@ -487,7 +489,7 @@ fn what_comes_through_a_tunnel_is_not_kept() {
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: flood\r\nConnection: upgrade\r\n\r\n");
     assert_eq!(client.read_head().code(), 101);
-    assert!(at_rest(&taken) < much, "the back end waits");
+    assert!(at_rest(&taken) < much, "the backend waits");
     assert!(files(&server).is_empty());
     assert!(client.read_exactly(much) == pattern(much));
 }
@@ -510,8 +512,8 @@ hosts: {{ default: {{ paths: {{ /s: {{ status: ON }}, /: {{ proxy.reverse.url: '
 fn number(server: &Server, name: &str) -> usize {
     let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
     let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
-    let end = rest.find([',', '\n']).expect("it goes on");
-    rest[..end].parse().expect("it is a number")
+    let end = rest.find([',', '\n']).expect("more of the report follows");
+    rest[..end].parse().expect("the text is a number")
 }
 
 #[test]
@@ -617,14 +619,14 @@ fn what_is_kept_is_counted() {
     let number = |name: &str| number(&server, name);
     assert_eq!(number("proxy.responses-buffered"), 0);
     let client = Slow::http1(&server, "/");
-    eventually("a good deal in a file", || {
+    eventually("a part of the response in a temporary file", || {
         (number("memory.temp-files-bytes") > 1_000_000).then_some(())
     });
     assert_eq!(number("proxy.responses-buffered"), 1);
     assert_eq!(number("temp-files.made"), 1);
     assert!(number("temp-files.octets-written") > 1_000_000);
     drop(client);
-    eventually("the file to go", || {
+    eventually("the temporary file to be closed", || {
         (number("memory.temp-files-bytes") == 0).then_some(())
     });
     assert_eq!(number("temp-files.write-failures"), 0);
@@ -682,7 +684,7 @@ fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
             (number(&server, "temp-files.write-failures") > failures).then_some(())
         });
         // Content for which the file has no room stays with the backend, which has to wait.
-        assert!(at_rest(&taken) < (round + 1) * LARGE, "the back end waits");
+        assert!(at_rest(&taken) < (round + 1) * LARGE, "the backend waits");
         fill_disk(&server, None);
         let (body, is_complete) = client.finish(LARGE, false);
         assert!(is_complete && body == pattern(LARGE));
@@ -697,7 +699,7 @@ fn a_request_for_which_the_disk_is_full_is_refused_and_no_other_one() {
     let server = collecting(1 << 20, &backend);
     let post = |length: usize| {
         let content = server.folder.at("content");
-        fs::write(&content, pattern(length)).expect("there is room");
+        fs::write(&content, pattern(length)).expect("the disk has room");
         let data = format!("@{}", content.display());
         curl(&["-X", "POST", "--data-binary", &data, &server.url("/up")])
     };
@@ -730,7 +732,7 @@ fn content_that_grows_beyond_its_memory_is_not_there_twice() {
     let data = format!("@{}", content.display());
     let url = server.url("/up");
     let upload = |length: usize| {
-        fs::write(&content, pattern(length)).expect("there is room");
+        fs::write(&content, pattern(length)).expect("the disk has room");
         let chunked = "transfer-encoding: chunked";
         let answer = curl(&["-H", chunked, "-X", "POST", "--data-binary", &data, &url]);
         assert_eq!(answer.text(), "fine");
@@ -756,7 +758,7 @@ fn uploads_that_are_collected_at_once_do_not_fill_the_memory() {
     });
     let server = collecting(1 << 20, &backend);
     let content = server.folder.at("content");
-    fs::write(&content, pattern(LENGTH)).expect("there is room");
+    fs::write(&content, pattern(LENGTH)).expect("the disk has room");
     let data = format!("@{}", content.display());
     let url = server.url("/up");
     let ask = |options: &[&str]| {
@@ -803,7 +805,7 @@ fn responses_without_content_wait_behind_one_that_is_buffered_and_have_none() {
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     }
     assert_eq!(client.read_head().code(), 200);
-    eventually("a good deal in a file", || {
+    eventually("a part of the response in a temporary file", || {
         files(&server).iter().any(|len| *len > 0).then_some(())
     });
     assert!(client.read_exactly(LARGE) == pattern(LARGE));

@@ -8,10 +8,10 @@ use super::kit::proxy;
 #[test]
 fn an_expectation_that_is_forwarded_is_the_back_ends_to_meet() {
     let backend = Backend::start(|talk| {
-        let request = talk.read_head().expect("there is a request");
+        let request = talk.read_head().expect("a request has come");
         assert_eq!(request.field("expect"), Some("100-continue"));
         talk.send("HTTP/1.1 100 Continue\r\n\r\n");
-        let body = talk.read_exactly(5).expect("there is content");
+        let body = talk.read_exactly(5).expect("content has come");
         assert_eq!(body, b"hello");
         talk.send(FINE);
         talk.read_to_end();

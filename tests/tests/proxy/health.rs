@@ -374,13 +374,15 @@ fn backends_are_checked_as_they_are_asked() {
 /// The first `count` requests that come at a Unix socket; each is answered with success.
 fn requests_at(listener: &UnixListener, count: usize) -> Vec<String> {
     let answer = |stream: std::io::Result<UnixStream>| {
-        let mut stream = stream.expect("somebody connects");
+        let mut stream = stream.expect("the server connects");
         let mut request = Vec::new();
         let mut byte = [0];
         while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
             request.extend_from_slice(&byte);
         }
-        stream.write_all(FINE.as_bytes()).expect("it is read");
+        stream
+            .write_all(FINE.as_bytes())
+            .expect("the response is written");
         String::from_utf8_lossy(&request).into_owned()
     };
     listener.incoming().take(count).map(answer).collect()
@@ -393,10 +395,10 @@ fn checks_name_a_host_that_servers_know() {
         (", host: 'App.test:81'", "\r\nhost: App.test:81\r\n"),
     ] {
         let folder = Folder::new();
-        let listener = UnixListener::bind(folder.at("socket")).expect("the folder is ours");
+        let listener = UnixListener::bind(folder.at("socket")).expect("the test owns the folder");
         // The server runs as another user, who must be able to connect to the socket.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-        std::fs::set_permissions(folder.at("socket"), everybody).expect("it is ours");
+        std::fs::set_permissions(folder.at("socket"), everybody).expect("the test owns the file");
         let settings = format!("proxy.health-check: {{ interval: 50{setting} }}");
         let url = format!("http://[unix:{}]/", folder.at("socket").display());
         let server = balanced(&settings, &[url]);
@@ -449,7 +451,7 @@ fn failures(server: &Server, options: &[&str]) -> usize {
 /// Number of established TCP connections whose local port is this one.
 fn connections_at(port: u16) -> usize {
     const ESTABLISHED: &str = "01";
-    let table = std::fs::read_to_string("/proc/net/tcp").expect("this is Linux");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc exists on Linux");
     let port = format!(":{port:04X}");
     let is_there = |line: &&str| {
         let mut columns = line.split_whitespace().skip(1);
@@ -492,7 +494,7 @@ fn lost(settings: &str, listen: &str, options: &[&str], is_noticed: bool) -> usi
             // One more run of h2load while all backends are well.
             lost.fetch_add(failures(&server, options), SeqCst);
         });
-        eventually("requests at the first back end", || {
+        eventually("requests at the first backend", || {
             (served() > 500).then_some(())
         });
         // nginx is stopped first, so that it is killed while it has a request of each client.
@@ -513,7 +515,7 @@ fn lost(settings: &str, listen: &str, options: &[&str], is_noticed: bool) -> usi
         if is_noticed {
             server.wait_for_message(&format!("backend 127.0.0.1:{} is up again", ports[0]));
         }
-        eventually("requests at the first back end", || {
+        eventually("requests at the first backend", || {
             (served() > before + 100).then_some(())
         });
         is_over.store(true, SeqCst);
@@ -633,7 +635,9 @@ fn what_is_wrong_with_checks_is_told() {
     }
     let value = format!("[ {{ url: '{url}', health-check: {{ rise: 0 }} }} ]");
     let setup = Setup::new(&config("", &value));
-    let refused = setup.try_start().expect_err("it is wrong");
+    let refused = setup
+        .try_start()
+        .expect_err("the configuration has an error");
     let want = "in command proxy.reverse.url, argument must be between 1 and 1000";
     assert!(refused.stderr.contains(want), "{}", refused.stderr);
 }

@@ -202,7 +202,7 @@ fn counts(server: &Server) -> Vec<usize> {
     let words = words(server);
     words
         .iter()
-        .map(|word| word.parse().expect("it is a number"))
+        .map(|word| word.parse().expect("the text is a number"))
         .collect()
 }
 
@@ -331,11 +331,11 @@ fn an_http_2_client_that_knows_the_length_costs_neither_times_nor_the_connection
     for stream in [1, 3] {
         client.send_frame(&Frame::request(stream, get("/")));
         client.read_until("the head", |client| client.answer(stream).status() == 200);
-        open.send(()).expect("the back end waits");
+        open.send(()).expect("the backend waits");
         client.read_until("the first half", |client| {
             client.answer(stream).body == b"hello"
         });
-        open.send(()).expect("the back end waits");
+        open.send(()).expect("the backend waits");
         assert_eq!(client.read_answer(stream).text(), "helloworld");
     }
     let words = words(&server);

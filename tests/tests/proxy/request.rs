@@ -287,7 +287,7 @@ fn content_that_arrives_bit_by_bit_is_passed_on_bit_by_bit() {
         ),
     ] {
         let backend = Backend::start(|talk| {
-            let request = talk.read_request().expect("there is a request");
+            let request = talk.read_request().expect("a request has come");
             let answer = format!(
                 "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
                 request.body.len()
@@ -379,7 +379,7 @@ fn http2_requests_are_written_alike() {
 #[test]
 fn http2_content_of_unknown_length_is_chunked() {
     let backend = Backend::start(|talk| {
-        let request = talk.read_request().expect("there is a request");
+        let request = talk.read_request().expect("a request has come");
         assert_eq!(request.field("transfer-encoding"), Some("chunked"));
         assert_eq!(request.field("content-length"), None);
         let length = request.body.len();
@@ -552,13 +552,13 @@ fn the_proxy_protocol_tells_who_the_client_is() {
 #[test]
 fn a_back_end_that_is_to_expect_gets_the_content_once_it_wants_it() {
     let backend = Backend::start(|talk| {
-        let request = talk.read_head().expect("there is a request");
+        let request = talk.read_head().expect("a request has come");
         assert_eq!(request.field("expect"), Some("100-continue"));
         // The proxy must not send content before the backend's 100 (Continue).
         let early = talk.has_more(std::time::Duration::from_millis(100));
         assert!(!early, "content comes before it is wanted");
         talk.send("HTTP/1.1 100 Continue\r\n\r\n");
-        let body = talk.read_exactly(5).expect("there is content");
+        let body = talk.read_exactly(5).expect("content has come");
         assert_eq!(body, b"hello");
         talk.send(FINE);
         talk.read_to_end();

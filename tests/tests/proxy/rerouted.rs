@@ -80,7 +80,7 @@ fn content_has_one_reader_when_an_http2_backend_has_answered_early() {
 /// The content of a request, without chunk framing if it is chunked.
 fn content_of(request: &[u8]) -> Vec<u8> {
     let head = request.windows(4).position(|end| end == b"\r\n\r\n");
-    let mut rest = &request[head.expect("there is a request") + 4..];
+    let mut rest = &request[head.expect("a request has come") + 4..];
     let mut content = Vec::new();
     while let Some(line) = rest.windows(2).position(|end| end == b"\r\n") {
         let size = String::from_utf8_lossy(&rest[..line]).into_owned();

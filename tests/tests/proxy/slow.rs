@@ -85,8 +85,8 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .expect("python is installed");
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
+        let stdin = child.stdin.take().expect("the stream is a pipe");
+        let stdout = child.stdout.take().expect("the stream is a pipe");
         let mut running = Self {
             child,
             stdin,
@@ -98,13 +98,18 @@ impl Running {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        let _ = self.stdout.read_line(&mut line).expect("it is text");
+        let _ = self
+            .stdout
+            .read_line(&mut line)
+            .expect("the bytes are UTF-8");
         line.trim_end().to_owned()
     }
 
     /// Makes every client read a little.
     fn read(&mut self) {
-        self.stdin.write_all(b"read\n").expect("they are there");
+        self.stdin
+            .write_all(b"read\n")
+            .expect("the client program runs");
         let line = self.line();
         let (what, bytes) = line.split_once(' ').unwrap_or_default();
         let bytes: usize = bytes.parse().unwrap_or_default();
@@ -288,8 +293,8 @@ fn fill_windows(client: &mut Http2, streams: &[u32]) -> usize {
 #[test]
 fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
     // The kernel accepts connections for this backend, but no process reads from them.
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("there are free ports");
-    let port = listener.local_addr().expect("it is bound").port();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    let port = listener.local_addr().expect("the socket is bound").port();
     for streams in [1, 4, 40] {
         let settings =
             "proxy.timeout.io: 60000\nhttp2-max-concurrent-streaming-requests-per-connection: 100";

@@ -198,7 +198,7 @@ fn receiving_much(pass: impl Fn() + Send + Sync + 'static) -> Backend {
         };
         pass();
         let body = match head.field("content-length") {
-            Some(length) => talk.read_exactly(length.parse().expect("a number")),
+            Some(length) => talk.read_exactly(length.parse().expect("the text is a number")),
             None => talk.read_chunks(),
         };
         let body = body.unwrap_or_default();
@@ -253,7 +253,9 @@ fn a_client_waits_for_a_back_end_that_does_not_read() {
 fn send_until_stuck(mut stream: &TcpStream, content: &[u8]) -> usize {
     let set_limit = |seconds| {
         let limit = Some(Duration::from_secs(seconds));
-        stream.set_write_timeout(limit).expect("it is not zero");
+        stream
+            .set_write_timeout(limit)
+            .expect("the time is not zero");
     };
     set_limit(1);
     let mut sent = 0;

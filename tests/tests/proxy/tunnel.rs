@@ -327,7 +327,7 @@ fn talkative() -> Backend {
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\n"
         };
         talk.send(head);
-        let mut out = talk.stream().try_clone().expect("it is open");
+        let mut out = talk.stream().try_clone().expect("the connection is open");
         std::thread::scope(|scope| {
             // Sends until the connection is shut down.
             scope.spawn(move || while out.write_all(&[b'x'; 65_536]).is_ok() {});

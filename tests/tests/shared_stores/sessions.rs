@@ -35,13 +35,14 @@ impl Session {
     fn line(&self, name: &str) -> &str {
         let lines = self.text.lines().map(str::trim);
         let mut lines = lines.filter_map(|line| line.strip_prefix(name));
-        lines.next().expect("the client prints it")
+        lines.next().expect("the client prints the line")
     }
 
     /// The key of the session's entry in the store.
     fn key(&self) -> String {
         let digits = self.line("Session-ID: ");
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("it is hexadecimal");
+        let byte =
+            |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("the text is hexadecimal");
         let id: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
         format!("h2o:ssl-session-cache:{}", URL_SAFE_NO_PAD.encode(id))
     }
@@ -85,7 +86,7 @@ fn sessions_of_one_server_go_on_at_another() {
         let session = Session::begin(&one);
         assert!(!session.goes_on_at(&two), "{store:?}");
         assert!(session.goes_on_at(&one), "{store:?}");
-        eventually("the store is missed", || {
+        eventually("the message that the store does not answer", || {
             let log = two.folder.read("error.log");
             log.contains("cannot use the TLS sessions in ")
                 .then_some(())
@@ -108,7 +109,9 @@ fn openssl_reads_the_sessions() {
         let [one, _] = two_servers(store, &certificate, port);
         let session = Session::begin(&one);
         let value = session.stored(store, port);
-        let value = URL_SAFE_NO_PAD.decode(value).expect("it is base64url");
+        let value = URL_SAFE_NO_PAD
+            .decode(value)
+            .expect("the text is base64url");
         one.folder.write("session.der", value);
         let file = one.folder.name_of("session.der");
         let args = ["sess_id", "-inform", "DER", "-noout", "-text", "-in", &file];
@@ -162,7 +165,7 @@ fn a_store_that_is_not_there_costs_a_full_handshake() {
         assert!(!resumes(TLS12, &one, &two), "{store:?}");
         assert!(resumes(TLS12, &one, &one), "{store:?}");
         let _service = store.start(&certificate, port);
-        eventually("the store is found", || {
+        eventually("the message that the store answers again", || {
             resumes(TLS12, &one, &two).then_some(())
         });
     }
@@ -173,8 +176,8 @@ fn a_store_that_does_not_answer_holds_nobody_up() {
     let certificate = certificate();
     for store in STORES {
         // The kernel accepts connections to this store, but no process reads from them.
-        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("the socket is bound").port();
         let [one, two] = [(); 2].map(|()| store.server("cache", &certificate, port));
         assert!(!resumes(TLS12, &one, &two), "{store:?}");
         drop(listener);
@@ -184,8 +187,8 @@ fn a_store_that_does_not_answer_holds_nobody_up() {
 #[test]
 fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
     let certificate = certificate();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-    let port = listener.local_addr().expect("it is bound").port();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("the socket is bound").port();
     let (asked, questions) = mpsc::channel();
     // This store answers only the first command on each connection.
     std::thread::spawn(move || {
@@ -199,7 +202,7 @@ fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
             let read = stream.get_ref().try_clone();
             open.push(stream);
             std::thread::spawn(move || {
-                let lines = BufReader::new(read.expect("it is open")).lines();
+                let lines = BufReader::new(read.expect("the connection is open")).lines();
                 for line in lines.map_while(Result::ok) {
                     let _ = asked.send(line);
                 }

@@ -27,7 +27,7 @@ fn sessions_of_one_server_go_on_at_another() {
         for version in VERSIONS {
             assert!(resumes(version, &one, &two), "{store:?} {version}");
         }
-        eventually("the store is missed", || {
+        eventually("the message that the store does not answer", || {
             one.folder
                 .read("error.log")
                 .contains("cannot load session ticket secrets from ")
@@ -100,7 +100,7 @@ fn a_store_that_is_not_there_costs_a_full_handshake() {
             assert!(!resumes(version, &server, &server), "{store:?} {version}");
         }
         let _service = store.start(&certificate, port);
-        eventually("the store is found", || {
+        eventually("the message that the store answers again", || {
             resumes("-tls1_3", &server, &server).then_some(())
         });
     }
@@ -111,8 +111,8 @@ fn a_store_that_does_not_answer_holds_nobody_up() {
     let certificate = certificate();
     for store in STORES {
         // The kernel accepts connections to this store, but no process reads from them.
-        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("the socket is bound").port();
         let server = store.server("ticket", &certificate, port);
         for version in VERSIONS {
             assert!(!resumes(version, &server, &server), "{store:?} {version}");
