@@ -39,14 +39,14 @@ def arguments():
     )
     parser.add_argument("--servers", metavar="A,B", help="only these of servers/*.toml")
     parser.add_argument("--cases", metavar="A,B", help="only these of cases/*.toml: names, patterns or groups")
-    parser.add_argument("--rounds", type=int, help="how often each server is measured (default 5, quick 3)")
-    parser.add_argument("--seconds", type=float, help="time of one measurement (default 0.6, quick 0.3)")
+    parser.add_argument("--rounds", type=int, help="number of measurements of each server (default 5, quick 3)")
+    parser.add_argument("--seconds", type=float, help="duration of one measurement (default 0.6, quick 0.3)")
     parser.add_argument("--quick", action="store_true", help="only the cases and servers of the daily subset")
     parser.add_argument("--floor", action="store_true", help="only this server and the floor program")
-    parser.add_argument("--no-micro", action="store_true", help="without the costs of single functions")
+    parser.add_argument("--no-micro", action="store_true", help="do not measure the costs of single functions")
     parser.add_argument("--server-core", type=int, metavar="N", help="default: the first core allowed")
     parser.add_argument("--client-core", type=int, metavar="N", help="default: the second core allowed")
-    parser.add_argument("--max-minutes", type=float, default=45, metavar="N", help="stop then, and report (default 45)")
+    parser.add_argument("--max-minutes", type=float, default=45, metavar="N", help="end the run after N minutes, and report what was measured (default 45)")
     parser.add_argument("--out", type=Path, default=HERE / "out", help="where the report goes (default bench/out)")
     parser.add_argument("--redraw", action="store_true", help="only write the report again, from report.json")
     parser.add_argument("--list", action="store_true", help="list cases and servers")
@@ -105,7 +105,7 @@ def pick_cases(args, notes, behind):
     wanted = args.cases.split(",") if args.cases else ()
     cases = case_files.load_all(HERE / "cases", wanted)
     if not cases:
-        sys.exit(f"no case fits {args.cases} (see --list)")
+        sys.exit(f"no case has a name or group that matches {args.cases} (see --list)")
     if args.quick and not wanted:
         cases = [case for case in cases if case.quick]
     if args.floor:
@@ -127,9 +127,9 @@ def pick_cores(args):
     server = args.server_core if args.server_core is not None else allowed[0]
     client = args.client_core if args.client_core is not None else next((c for c in allowed if c != server), server)
     if not {server, client} <= set(allowed):
-        sys.exit(f"cores {server} and {client} are not both allowed here: {allowed}")
+        sys.exit(f"this process may use the cores {allowed}, not both of {server} and {client}; choose with --server-core and --client-core")
     if server == client:
-        print("only one core: servers and load share it, so rates mean little", file=sys.stderr)
+        print("there is only one core, which servers and load generator share, so rates mean little", file=sys.stderr)
     return Cores(server, client)
 
 

@@ -154,7 +154,7 @@ class H2load:
         # Columns of the log: start in µs, status, duration in µs.
         durations = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
         if len(durations) != requests:
-            raise LoadFailed(f"h2load wrote down {len(durations)} of {requests} durations")
+            raise LoadFailed(f"h2load logged {len(durations)} of {requests} durations")
         return percentiles(durations)
 
     @staticmethod
@@ -208,7 +208,7 @@ class H2load:
         """Octets of a response on the wire before encryption; the sum of the bodies must be right."""
         octets = re.search(r"^traffic: .*\((\d+)\) total, .*\((\d+)\) headers .*\((\d+)\) data", output, re.MULTILINE)
         if not octets:
-            raise LoadFailed("h2load does not tell the octets received")
+            raise LoadFailed("the output of h2load has no line `traffic`")
         total, head, body = (int(number) / requests for number in octets.groups())
         if size is not None and body != size:
             raise LoadFailed(f"bodies have {body} octets on average, not {size}")
@@ -222,7 +222,7 @@ class H2load:
         if not (done and codes and finished):
             raise LoadFailed(f"h2load: {output.strip().splitlines()[-1:]}")
         if int(done[1]) != requests or int(codes[2 if case.status // 100 == 3 else 1]) != requests:
-            raise LoadFailed(f"{done[0]}; {codes[0]}; wanted {requests} with {case.status}")
+            raise LoadFailed(f"{done[0]}; {codes[0]}; expected {requests} responses with {case.status}")
         if case.scheme == "https":
             for fact in (f"TLS Protocol: {VERSIONS[case.tls]}", f"Cipher: {case.suite}", f"Server Temp Key: {GROUP}"):
                 if not re.search(rf"^{re.escape(fact)}\b", output, re.MULTILINE):
@@ -295,7 +295,7 @@ class Program:
             process.stop(client)
         told["client_seconds"] = process.ended_children_seconds() - used_before
         if told["failed"] or told["done"] != count:
-            raise LoadFailed(f"{told['failed']} of {count} connections or requests failed, {told['done']} went well")
+            raise LoadFailed(f"{told['failed']} of {count} connections or requests failed, {told['done']} succeeded")
         self.judge(told, case, count)
         return told
 

@@ -284,22 +284,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=int, required=True, help="port of the server")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--loss", type=float, default=0.0, help="part of the datagrams that is lost")
-    parser.add_argument("--duplicate", type=float, default=0.0, help="part of the datagrams that comes twice")
-    parser.add_argument("--late", type=float, default=0.0, help="part of the datagrams that others overtake")
-    parser.add_argument("--delay", type=float, default=0.0, help="milliseconds each way")
+    parser.add_argument("--loss", type=float, default=0.0, help="share of the datagrams that is lost (0 to 1)")
+    parser.add_argument("--duplicate", type=float, default=0.0, help="share of the datagrams that arrives twice (0 to 1)")
+    parser.add_argument("--late", type=float, default=0.0, help="share of the datagrams that arrives late, overtaken by others (0 to 1)")
+    parser.add_argument("--delay", type=float, default=0.0, help="delay of each direction in milliseconds")
     parser.add_argument("--rate", type=float, default=0.0, help="bytes a second towards the client")
-    parser.add_argument("--queue", type=float, default=64_000, help="bytes that wait for the slow link")
-    parser.add_argument("--congested", type=float, default=0.0, help="part of the ECT(0) datagrams that becomes CE")
-    parser.add_argument("--hole-after", type=int, default=0, help="datagrams of the server until nothing passes for a while")
+    parser.add_argument("--queue", type=float, default=64_000, help="bytes that may wait for the slow link; more are lost")
+    parser.add_argument("--congested", type=float, default=0.0, help="share of the ECT(0) datagrams that is marked CE (0 to 1)")
+    parser.add_argument("--hole-after", type=int, default=0, help="after this many datagrams of the server, nothing passes for --hole-seconds")
     parser.add_argument("--hole-seconds", type=float, default=0.0)
     parser.add_argument(
-        "--cut-after", type=int, default=0, help="datagrams of the server until nothing passes from and to the first port of the client"
+        "--cut-after", type=int, default=0, help="after this many datagrams of the server, nothing passes from and to the first port of the client"
     )
-    parser.add_argument("--rebind-after", type=int, default=0, help="datagrams of the server until the client's port changes")
+    parser.add_argument("--rebind-after", type=int, default=0, help="after this many datagrams of the server, the client's port changes")
     parser.add_argument("--rebindings", type=int, default=1)
     parser.add_argument(
-        "--mute-seconds", type=float, default=0.0, help="how long nothing of the client passes after the server's first Handshake packet"
+        "--mute-seconds", type=float, default=0.0, help="seconds for which nothing of the client passes after the server's first Handshake packet"
     )
     relay = Relay(parser.parse_args())
     relay.run()

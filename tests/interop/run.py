@@ -130,12 +130,12 @@ def check_losses(seen):
 
 def check_ecn(seen):
     to_client = seen.wire["to_client"]
-    expect(to_client["marked"], "the server does not mark")
+    expect(to_client["marked"], "the server sends no datagram with an ECN mark")
     if seen.client in REPORTS_MARKS:
-        expect(to_client["marked_of_last_20"] >= 15, "the server stopped marking")
+        expect(to_client["marked_of_last_20"] >= 15, "the server stopped sending ECN marks")
     else:
         # Without ECN counts from the client, ECN validation fails, and the server must stop marking (RFC 9000 section 13.4.2).
-        expect(to_client["marked_of_last_20"] == 0, "the server marks though it hears of no marks")
+        expect(to_client["marked_of_last_20"] == 0, "the server still sends ECN marks although the client reports none")
 
 
 def check_long_hello(seen):
@@ -148,7 +148,7 @@ def check_versions(seen):
 
 
 def check_amplification(seen):
-    expect(seen.wire["amplification"] > 2, f"the limit was not reached: {seen.wire['amplification']}")
+    expect(seen.wire["amplification"] > 2, f"the server did not reach the amplification limit of 3: it sent {seen.wire['amplification']} times what it had received")
 
 
 def check_websocket(seen):
@@ -212,7 +212,7 @@ REMARKS = {
     ("aioquic", "versions"): "asks for version 2, goes on with 1",
     ("quic-go", "versions"): "asks for version 2, goes on with 1",
     ("quiche", "versions"): "asks for a reserved version, as quiche has no other, and goes on with 1",
-    ("chromium", "versions"): "asks for version 2, understands the answer, and gives QUIC up for the site, as it does by design",
+    ("chromium", "versions"): "asks for version 2, gets Version Negotiation, and by design uses no QUIC for the site any more",
     ("chromium", "migration"): "the browser changes its port by itself when nothing passes",
     ("chromium", "websocket"): "with the browser's feature EnableWebsocketsOverHttp3, which is off unless one sets it",
 }
@@ -439,18 +439,18 @@ class Driver:
         except subprocess.TimeoutExpired:
             process.kill()
             out, complaints = process.communicate()
-            return f"not done after {PATIENCE} s\n{complaints[-1500:]}"
+            return f"the client did not end within {PATIENCE} s\n{complaints[-1500:]}"
         if process.returncode != 0 or out != "ok\n":
-            return f"ended with {process.returncode}, said {out!r}\n{complaints[-1500:]}"
+            return f"the client ended with {process.returncode} and printed {out!r}\n{complaints[-1500:]}"
         return None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--h2o", default=TOP / "target/debug/h2o", type=Path, help="the binary")
-    parser.add_argument("--clients", default=",".join(CLIENTS), help="of them, separated by commas")
-    parser.add_argument("--cases", default="", help="words of titles, separated by commas")
-    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="cases at a time")
+    parser.add_argument("--h2o", default=TOP / "target/debug/h2o", type=Path, help="the h2o binary to test")
+    parser.add_argument("--clients", default=",".join(CLIENTS), help="names of clients, separated by commas")
+    parser.add_argument("--cases", default="", help="only cases whose titles contain one of these words, separated by commas")
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="number of cases that run at the same time")
     options = parser.parse_args()
     clients = options.clients.split(",")
     words = options.cases.split(",")
