@@ -82,7 +82,7 @@ class Browser:
             raise
 
     def attach(self):
-        """Attaches to the only page, and asks for events about it."""
+        """Begins a DevTools session with the browser's only page, and asks for events about that page."""
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]

@@ -17,8 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
 RECORD = HERE / "micro" / "recorded.json"
-# Each case is run this many times, then that many times; the difference of the counts is that of the operations alone. The cost of starting
-# varies, because hashes are seeded at random, but divided by so many operations it is small.
+# Each benchmark is run twice, with these two numbers of operations; the difference of the instruction counts is that of the operations
+# alone. The cost of starting varies, because hashes are seeded at random, but divided by so many operations it is small.
 FEW, MORE = 200, 4200
 # Share, and number of instructions, by which a case may exceed its recorded count; the larger one applies.
 TOLERANCE, SLACK = 0.03, 2.0

@@ -48,15 +48,15 @@ class Server:
     command: list
     template: str
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
-    # Its configuration as a proxy; `@backend_port@` stands for the port of its backend.
+    # The server's configuration as a proxy; `@backend_port@` stands for the port of the backend.
     proxy_template: str = ""
-    # Its command line as a proxy, if it differs.
+    # The server's command line as a proxy, if it differs from `command`.
     proxy_command: list = field(default_factory=list)
     # Whether it can only be a proxy, so that it takes part in cases with proxies only.
     proxy_only: bool = False
-    # How it is built in a directory of bench/, if the program that builds it is installed; see `build`.
+    # How the server is built in a directory of bench/, if the program that builds it is installed; see `build`.
     built: dict = field(default_factory=dict)
-    # What it does not support, with the reason; the names are those of `Case.needs`.
+    # What the server does not support, with the reason; the names are those of `Case.needs`.
     lacks: dict = field(default_factory=dict)
     # The text for `@tls@` in the template, by the only TLS version that the server is then to speak.
     tls: dict = field(default_factory=dict)

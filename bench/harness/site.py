@@ -13,7 +13,7 @@ UNITS = {"b": 1, "k": 1024, "m": 1_000_000}
 BULK = 16 * 1024
 LINE = b"0123456789abcde\n"
 
-# The files directly below the root:
+# Names of the files in the served directory; each begins with its size.
 FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt")
 # A file that is served only for a host other than the default one:
 HOST_FILE = "host-1k.txt"

@@ -22,7 +22,7 @@ SERVERS = {
     "nginx": ("nginx", "peer", "nginx version: nginx/1.22.1", ["#cf5b12", "#f0935a"], 1.3),
     "floor": ("floor", "floor", "the least that must be done", ["#10222b", "#e4eef1"], 0.75),
 }
-# Name of the group, figure, typical value, number of cases.
+# For each group of cases: its name, its figure, a typical value of the figure, and the number of cases.
 GROUPS = [
     ("Small answers", "cpu_us_per_request", 9.0, 8),
     ("Many files and hosts", "cpu_us_per_request", 12.0, 5),
@@ -44,7 +44,7 @@ DETAILS = [
 
 
 def sample():
-    """The data of a run: six servers and the floor, ten groups, and every exception that there is."""
+    """The data of a run: six servers and the floor, ten groups; some cases lack a server, have limits, or are compared with another case."""
     chance = random.Random(7)
     cases = []
     for number, (group, figure, usual, count) in enumerate(GROUPS):

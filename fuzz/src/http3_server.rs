@@ -290,7 +290,7 @@ impl Driven {
         if refusal == "None" {
             check_head(head);
         }
-        // The event does not say whether the request has content, because the stream may end later without any.
+        // The text of the event leaves out whether the head announces content, because the stream may end later without any.
         let (method, target) = (head.method.as_str(), head.target().escape_ascii());
         let line = format!("{method} {target} {refusal}");
         self.events

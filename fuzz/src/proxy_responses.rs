@@ -44,7 +44,7 @@ pub fn proxy_responses(input: &[u8]) {
         assert_eq!(parts, whole, "cut at {cuts:?}");
     }
     by_http1.check_ends(bytes, &whole);
-    // The version of the client's connection makes no difference for how the response is read.
+    // The backend's response is read the same whichever version of HTTP the client speaks.
     assert_eq!(by_http2.read([bytes].into_iter()), whole);
     by_http1.hand_on(&whole);
     by_http2.hand_on(&whole);

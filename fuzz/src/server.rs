@@ -165,7 +165,8 @@ impl Driven {
     }
 }
 
-/// A few line ends without a request are closed without an answer, but only if nothing follows in the same piece; the cuts decide that.
+/// If a connection has brought a few line ends and no request, it is closed without an answer, but only if nothing follows in the same
+/// piece. That depends on the cuts, so the outcome is recorded as an invalid method in both cases.
 fn answer(error: PeerError) -> Answer {
     match error {
         PeerError::BlankInput => PeerError::MethodInvalid.answer(),

@@ -105,7 +105,7 @@ fn servers() -> &'static [Arc<ServerConfig>; 2] {
                 .with_single_cert(chain, key)
                 .expect("the key is of the certificate");
             config.enable_secret_extraction = true;
-            // Session tickets would be records that the test does not expect.
+            // The server sends no session tickets: they would be records that the test does not expect.
             config.send_tls13_tickets = 0;
             Arc::new(config)
         })

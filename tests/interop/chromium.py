@@ -159,7 +159,7 @@ class Browser:
                 self.process.wait(20)
             except (AssertionError, OSError, subprocess.TimeoutExpired):
                 pass
-        # What it started ends with it.
+        # Ends the processes that the browser has started, too.
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -228,14 +228,14 @@ SCRIPTS = {
 }
 SCRIPTS["migration"] = SCRIPTS["download"]
 
-# What the browser has to be told for a conversation.
+# Command-line options of the browser that a conversation needs.
 OPTIONS = {
     "websocket": ["--enable-features=EnableWebsocketsOverHttp3"],
 }
 
 
 def get(browser):
-    """The example site, with all that its pages are made of; then files."""
+    """Loads the example site with its style sheets, scripts and images; then fetches files."""
     browser.open("/")
     kinds = {Path(entry["name"]).suffix for entry in browser.loaded()}
     assert {".css", ".js", ".svg"} <= kinds, kinds
@@ -246,12 +246,12 @@ def get(browser):
 
 
 def priorities(browser):
-    """Style sheets come before images: those of the example, and one that its page names behind six large images."""
+    """A style sheet arrives before images: on a page of the example, and on a page that names it behind six large images."""
     for page in ("/gallery.html", "/priorities.html"):
         browser.open(page)
         browser.check_protocols()
     browser.end()
-    # What the network stack saw, as pages hear of it late on a busy machine.
+    # What the browser's network code received, from its log: a script of the page learns it late on a busy machine.
     paths, received = {}, {}
     for event in browser.events("HTTP3_HEADERS_SENT"):
         named = [line for line in event["params"]["headers"] if line.startswith(":path: ")]
@@ -262,7 +262,7 @@ def priorities(browser):
     for style, images in (("/css/site.css", r"/img/.*"), ("/part/style.css", r"/part/\d\.bmp")):
         ends = [pieces[-1][0] for path, pieces in received.items() if re.fullmatch(images, path)]
         assert len(ends) >= 6, received.keys()
-        # The link drops packets: the repair of a few may come later.
+        # The link drops packets, so up to a tenth of a style sheet may be sent again later.
         before = sum(length for place, length in received[style] if place < min(ends))
         assert before >= 0.9 * sum(length for _, length in received[style]), (style, before)
 
@@ -280,7 +280,7 @@ def versions(folder):
 
 
 def shutdown(browser):
-    """What is under way when the server is told to end is answered."""
+    """Requests in flight when the server gets SIGTERM are answered completely."""
     browser.open("/page.html")
     browser.evaluate(
         "globalThis.heads = await atOnce(10, () => fetch('/large', options)); globalThis.wholes = heads.map(head => head.text());"

@@ -54,7 +54,7 @@ def expect(is_true, message):
 
 @dataclass
 class Seen:
-    """What is known after the client has ended successfully."""
+    """What relay, server and backend have recorded when the client has ended successfully."""
 
     client: str
     # The report that the relay printed: see `report` in relay.py.
@@ -197,12 +197,12 @@ CASES = [
     Case("graceful shutdown", "shutdown", "--rate 2000000 --delay 5"),
 ]
 
-# Conversations that a client cannot run, with the reason.
+# Conversations that a client cannot run, with the reason, by the names of the client and of the conversation.
 NOT_OFFERED = {
     ("chromium", "trailers"): "no interface shows trailers to a page",
 }
 
-# Remarks that are printed below the table with an outcome.
+# Remarks that are printed below the table of outcomes, by the names of the client and of the conversation.
 REMARKS = {
     ("aioquic", "semantics"): "without HEAD: aioquic ends the connection when an answer to HEAD has a content-length",
     ("aioquic", "key_update"): "begun by the client",
@@ -245,7 +245,7 @@ def prepare(folder):
     # The server changes to an unprivileged user, who must be able to read the folder.
     folder.chmod(0o755)
     www = folder / "www"
-    # The example site, and the files that only the cases need.
+    # The files that are served: the example site, and files that cases need.
     shutil.copytree(TOP / "examples/site", www)
     (www / "part").mkdir()
     (www / "hello.txt").write_text("hello, world")
@@ -268,7 +268,8 @@ def prepare(folder):
             huge.write(piece)
             sum_of_huge.update(piece)
     make_certificate(folder, "site", "localhost,IP:127.0.0.1")
-    # A chain that needs more than the server may send at first. What follows the certificate is of no use to anybody.
+    # A certificate chain that is longer than what the server may send before the client's address is validated. The certificates after the
+    # first are fillers, which sign nothing.
     chain = (folder / "site.crt").read_text()
     for n in range(3):
         make_certificate(folder, f"filler-{n}", ",DNS:".join(f"no-such-host-{k:03}.h2o.invalid" for k in range(100)))

@@ -77,7 +77,7 @@ pub struct Setup {
 pub struct Refused {
     /// Exit status; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// Its output, standard error included.
+    /// What the server has written to standard output and standard error.
     pub stderr: String,
 }
 
@@ -375,7 +375,7 @@ impl Log {
 /// A running server. The process is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
-    // Declared before the folder, and so dropped before it: the process must end before its directory is removed.
+    // The field precedes `folder`, so that it is dropped first: the process must end before its directory is removed.
     process: Process,
     /// The server's directory.
     pub folder: Folder,

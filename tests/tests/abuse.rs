@@ -123,8 +123,8 @@ fn configured_times_bound_silence_and_heads() {
         ] {
             let server = &server;
             scope.spawn(move || {
-                // The clock starts before the server's time limits do. With the default settings they would be 10 and 5 s, longer than
-                // this.
+                // The clock starts before the server's time limits do. With the default settings these limits would be 10 and 5 s, longer
+                // than the 4.5 s of this clock.
                 let clock = Deadline::after(Duration::from_millis(4500));
                 let mut connection = server.connect();
                 connection.send(begun);

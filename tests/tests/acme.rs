@@ -220,7 +220,7 @@ fn an_authority_that_was_away_and_has_forgotten_everything_is_asked_again() {
     let first = NAMES.map(|name| obtained(tls, name, ""));
     running.kill();
     server.wait_for_message("failed to obtain the certificate of a.test");
-    // The certificates that the server has stay in use.
+    // While renewals fail because the authority does not run, the server goes on presenting the certificates that it has.
     assert!(presented(tls, "a.test").contains("Pebble Intermediate"));
     let _authority = authority.start(&[]);
     for (name, first) in NAMES.iter().zip(first) {

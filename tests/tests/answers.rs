@@ -443,7 +443,7 @@ hosts:
                 "404 File Not Found",
             ),
             ("GET /int//other.test/index.html", "404 File Not Found"),
-            // A redirect to this server itself is followed, and the file is found.
+            // An internal redirect to this server itself is followed, and the file is found.
             ("GET /int//127.0.0.1/page.html", "200 OK\n\nsub page"),
             (
                 "GET /old//evil.example/login",

@@ -4,7 +4,7 @@ use h2o_tests::{Folder, Server, Setup, curl};
 
 /// Finds the first URL with this scheme in the server's messages. Returns the URL and its port.
 fn url(server: &Server, scheme: &str) -> (String, u16) {
-    // The startup message ends with these words.
+    // These words end the startup message, so all URLs have been printed.
     server.wait_for_message("lists the options.");
     let messages = server.messages();
     let start = format!("{scheme}://");

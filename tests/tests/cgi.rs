@@ -28,7 +28,7 @@ fn start(options: &[&str]) -> Scripts {
     }
     folder.write("cgi/plain", "text");
     let socket = folder.name_of("cgi.sock");
-    // The gateway replaces this file by its socket.
+    // An empty file at the path of the gateway's socket, which the gateway replaces.
     folder.write("cgi.sock", "");
     let program = format!("{root}/share/h2o/fastcgi-cgi");
     let gateway = Service::cgi(&program, &socket, options, &folder.at("gateway.log"));

@@ -171,7 +171,7 @@ fn curl_sends_a_megabyte_that_nobody_wants() {
     for way in [Way::PriorKnowledge, Way::Tls] {
         way.ask(&server, "/hello.txt", &["--data-binary", &upload])
             .must_be("405");
-        // Without the field that this option removes, the server does not know the length of the content.
+        // The option `--header Content-Length:` removes this field, so the server does not know the length of the content.
         let chunked = ["--header", "Content-Length:", "--data-binary", &upload];
         way.ask(&server, "/hello.txt", &chunked).must_be("405");
     }

@@ -1,4 +1,4 @@
-//! Requests that are repeated on one connection: each has a response and a log line of its own, although the server reuses work.
+//! Requests that are repeated on one connection: each has a response and a log line of its own, although the server reuses encoded heads.
 
 use h2o_tests::http2::{Frame, Http2, encode, flag};
 use h2o_tests::{Server, Setup, eventually};

@@ -221,7 +221,7 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
                 .iter()
                 .all(|&stream| is_pong(connection, stream).is_some())
         });
-    // Neither a connection that existed before nor a new one is delayed.
+    // `http2-dos-delay` delays one HTTP/2 client, and neither another client's existing connection nor a new connection.
     assert!(good.is_answered_at_once(), "another connection");
     assert!(Client::new(&server).is_answered_at_once(), "a new one");
     bad.connection.ping();
@@ -309,7 +309,8 @@ fn origins_follow_the_settings_in_small_letters() {
 
 // --- ALPN ----------------------------------------------------------------------------------------------------------
 
-/// Asks over TLS: the port, the name offered, frames to send and what is to come, both in hexadecimal.
+/// A client in Python that speaks over TLS. Its arguments: the port, the name of the protocol that it offers with ALPN, the bytes to send,
+/// and the bytes that it waits for (both in hexadecimal). Prints the protocol that the server has selected.
 const ASK: &str = "
 import socket, ssl, sys
 port, offer, conversation, wanted = sys.argv[1:]
@@ -352,7 +353,7 @@ fn older_names_of_http_2_are_agreed_on() {
             assert_eq!(got, want, "{offer}: {text}");
         }
     }
-    // What is spoken then is HTTP/2.
+    // Whichever of these names ALPN has selected, client and server then speak HTTP/2.
     let request = [
         (":method", "GET"),
         (":scheme", "https"),

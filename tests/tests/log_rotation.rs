@@ -152,7 +152,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     }
     server.wait_for_message(failed);
     assert_eq!(server.ask("GET /page?20").code(), 200);
-    // In this time the server would try the rotation again, and fail a second time.
+    // Within these 2.5 s the server would try the rotation again, and fail a second time.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(server.messages().matches(failed).count(), 1);
     let folder = server.stop();

@@ -183,7 +183,7 @@ hosts:
         assert_eq!(server.ask("GET /files/secret").code(), 403);
         assert_eq!(server.ask("GET /typo/a").code(), 404);
     }
-    // For these errors the status tells the client everything, so they are not logged.
+    // A missing file (404) and a directory that may not be listed (403) are not logged as errors: the status tells the client everything.
     assert_eq!(server.ask("GET /files/missing").code(), 404);
     assert_eq!(server.ask("GET /none/").code(), 403);
     let denied = format!(
@@ -199,7 +199,7 @@ hosts:
     let messages = server.messages();
     let folder = server.stop();
     for text in [&denied, &missing] {
-        // The server writes five of these messages a minute; a minute may have ended meanwhile.
+        // The server writes five messages of each kind a minute; a minute may have ended meanwhile.
         let lines = messages.matches(text).count();
         assert!(lines == 5 || lines == 10, "{lines}: {messages}");
         assert_eq!(folder.read("log").matches(text).count(), 20);

@@ -161,7 +161,7 @@ fn configuration_with(setting: &str, levels: &str) -> String {
     if !host.is_empty() || !path.is_empty() {
         global.clear();
     }
-    // These settings need another one, as their help says.
+    // `proxy.proxy-protocol` and `proxy.http2.force-cleartext` each need another setting, as their help says.
     if setting.starts_with("proxy.proxy-protocol:") {
         global.push_str("proxy.timeout.keepalive: 0\n");
     }

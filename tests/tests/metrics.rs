@@ -117,7 +117,7 @@ fn the_report_has_what_was_counted_by_path() {
 
 #[test]
 fn connections_memory_the_cache_and_retries_are_counted() {
-    // The TLS handshake with this backend fails, so that the request is retried with the other one.
+    // A backend with which the TLS handshake fails, so that the request is retried with the other backend.
     let silent = Backend::start(|talk| {
         talk.read_some();
     });
@@ -197,7 +197,7 @@ hosts:
     assert_eq!(http2(), [0.0, 0.0]);
     let mut connection = server.connect();
     connection.send(PREFACE_AND_SETTINGS);
-    // The connection is counted although it has had no request.
+    // An HTTP/2 connection is counted although it has had no request.
     eventually("a connection of HTTP/2", || {
         (http2() == [0.0, 1.0]).then_some(())
     });

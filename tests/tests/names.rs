@@ -52,7 +52,7 @@ fn no_form_of_an_address_leads_past_the_list_to_the_loopback() {
          translated.test 64:ff9b::127.0.0.1\ncompatible.test ::127.0.0.1\n",
     );
     let port = server.port_of("ALLOWEDPORT");
-    // A connection that wrongly passes the list would reach one of these sockets.
+    // Sockets on the loopback interface: a connection that wrongly passes the address list would reach one of them.
     let tcp = [
         TcpListener::bind(("127.0.0.1", port)).ok(),
         TcpListener::bind(("::1", port)).ok(),
@@ -144,7 +144,7 @@ fn a_backend_is_not_lost_while_its_name_is_looked_up_anew() {
     let backend = Backend::answering(FINE);
     let answer = format!("backend.test 127.0.0.1 {}\n", backend.port());
     for outage in ["wait", "again"] {
-        // With this setting every request opens a connection to the backend, which needs its address.
+        // With `proxy.timeout.keepalive: 0`, every request opens a connection to the backend, which needs the backend's address.
         let server = start("proxy.timeout.keepalive: 0", &answer);
         server.ask("GET /backend").must_be("200 OK\n\nfine");
         server.set_names(&format!("backend.test {outage}\n"));

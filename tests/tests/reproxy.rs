@@ -254,7 +254,8 @@ fn there_is_a_limit_to_how_often() {
         ))
     };
     let asked = |backend: &Backend| text_of(&backend.received_by_all()).matches("GET ").count();
-    // An x-reproxy-url to a proxied path of this server costs two: one for the path, and one for forwarding to the backend.
+    // An x-reproxy-url to a proxied path of this server counts as two delegations (`max-delegations`): one for the path, and one for forwarding to
+    // the backend.
     let local = redirecting("x-reproxy-url");
     for (settings, want) in [
         ("", 3),
@@ -266,7 +267,7 @@ fn there_is_a_limit_to_how_often() {
         server.ask("GET /").must_be(TOO_MANY);
         assert_eq!(asked(&local) - before, want, "{settings}");
     }
-    // A request to another server costs one, whether x-reproxy-url or a redirect of another server names it.
+    // A request to another server counts as one delegation, whether x-reproxy-url or a redirect of another server names that server.
     let elsewhere = echo();
     let app = app();
     let location = redirecting("location");
@@ -476,7 +477,7 @@ fn servers_that_are_no_backends_never_lead_elsewhere() {
         }
     }
     assert_eq!(inner.connections(), 0);
-    // An x-reproxy-url of a configured backend may still name the path.
+    // An x-reproxy-url of a configured backend may still name the path `/private`, which redirects of strangers may not.
     let response = ask(&server, "GET", "/", &[("x-go", "/private/a.txt")]);
     assert_eq!(response.text(), "a file");
 }
@@ -874,7 +875,8 @@ fn of_many_servers_some_are_forgotten() {
         ));
         assert_eq!(client.read_response("GET").text(), "fine");
     }
-    // The server keeps connections to a limited number of such servers, and forgets those that it has not asked for longest.
+    // The server keeps connections to a limited number of servers that `x-reproxy-url` names, and forgets those that it has not asked for
+    // longest.
     for backend in &backends[..40] {
         backend.wait_for_ended(1);
     }

@@ -149,7 +149,7 @@ fn names_that_are_none_do_not_prevent_resumption() {
                 &[&args[..], &["-sess_in", &session]].concat(),
             );
             assert!(second.contains("Reused, TLS"), "{version} {name}: {second}");
-            // A session of such a client can be resumed by a client without SNI, too.
+            // A session of a client whose SNI is not a DNS name can be resumed by a client without SNI, too.
             let args = [&["-noservername", "-sess_in", &session], &args[..]].concat();
             let third = s_client(&server, &args, REQUEST).text();
             assert!(

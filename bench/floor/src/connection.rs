@@ -38,14 +38,14 @@ impl Shared {
     }
 }
 
-/// What a connection waits for after its turn.
+/// What a connection waits for after its turn in the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Bytes of the client.
+    /// For bytes from the client.
     Read,
-    /// Room in the socket's send buffer.
+    /// For room in the socket's send buffer.
     Write,
-    /// Nothing: it is to be closed.
+    /// For nothing: the connection is to be closed.
     Close,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Quic {
     socket: UdpSocket,
     state: UdpSocketState,
     endpoint: Endpoint,
-    /// By the number of the connection's handle.
+    /// All connections; the index of one is the number in its handle.
     connections: Vec<Option<Connection>>,
     listed: Vec<ConnectionHandle>,
     buffers: Vec<Vec<u8>>,

@@ -36,11 +36,11 @@ pub(crate) struct Answer {
     pub(crate) http1: Vec<u8>,
     /// HEADERS and DATA frame for an HTTP/2 connection whose dynamic table has this answer's fields as its newest entries.
     pub(crate) http2: Vec<u8>,
-    /// The two positions of the stream id in `http2`.
+    /// Where the stream ids of the two frames in `http2` are written: one offset for each.
     streams: [usize; 2],
     /// The field block that adds this answer's fields to the dynamic table.
     pub(crate) first: Vec<u8>,
-    /// Index of `date` in the dynamic table after `first`; `server` has the index below.
+    /// The HPACK byte that refers to `date` in the dynamic table after `first`; that of `server` is lower by one.
     pub(crate) date_index: u8,
     /// The beginning of the field block for a connection whose dynamic table has the fields of another answer. The indices of `date` and
     /// `server` follow it, then `other_fields`.
@@ -147,7 +147,7 @@ impl Answer {
         }
 
         let (mut first, mut repeat, mut other_status) = (Vec::new(), Vec::new(), Vec::new());
-        // These statuses are complete fields in the static table.
+        // For these statuses, the static table of HPACK has the complete field `:status`.
         let static_status = match code {
             200 => Some(0x88),
             404 => Some(0x8d),

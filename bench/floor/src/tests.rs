@@ -158,7 +158,7 @@ fn what_is_not_http_closes_the_connection() {
     ] {
         let mut socket = connect(listener);
         socket.write_all(bytes.as_bytes()).unwrap();
-        // The connection ends or is reset, without an answer.
+        // The server must end or reset the connection without an answer.
         let read = socket.read(&mut [0; 100]);
         let is_closed = match &read {
             Ok(len) => *len == 0,

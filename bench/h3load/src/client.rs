@@ -52,7 +52,7 @@ pub(crate) struct Client {
     endpoint: Endpoint,
     config: quinn_proto::ClientConfig,
     pub(crate) certificates: Arc<Certificates>,
-    /// By the number of the connection's handle.
+    /// All connections; the index of one is the number in its handle.
     connections: Vec<Option<Connection>>,
     dirty: Vec<ConnectionHandle>,
     buffers: Vec<Vec<u8>>,

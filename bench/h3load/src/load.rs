@@ -79,7 +79,7 @@ pub(crate) struct Load {
     /// Number of connections, or pages, still to be begun.
     left: u64,
     connected: usize,
-    /// Number of connections to be opened in this turn.
+    /// Number of connections to be opened in this turn of the event loop.
     due: usize,
     done: u64,
     failed: u64,
@@ -130,7 +130,7 @@ impl Load {
         }
     }
 
-    /// Carries out the plan.
+    /// Runs the measurement that the plan describes.
     pub(crate) fn go(&mut self, client: &mut Client, plan: &Plan) -> Result<(), Fault> {
         let (began, certificates) = (now(), client.certificates.seen());
         self.goes = true;

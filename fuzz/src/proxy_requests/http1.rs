@@ -114,7 +114,7 @@ impl Outgoing<'_> {
         self.check_fields(sent.fields, &FRAMING);
     }
 
-    /// The server role reads the same request.
+    /// The server role of `h2o-http1` must read the same request from the bytes.
     pub(super) fn check_http1_by_engine(&self, out: &[u8]) {
         let port = authority::split(self.authority()).map(|(_, port)| port);
         let is_address = match port {

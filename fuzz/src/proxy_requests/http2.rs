@@ -42,7 +42,7 @@ impl Outgoing<'_> {
             while !rest.is_empty() {
                 client.set_content(key, true);
                 let Some((_, max)) = client.poll_send() else {
-                    // The stream's window is used up.
+                    // The flow-control window of the request's stream is used up.
                     return;
                 };
                 let len = max.min(self.options.piece()).min(rest.len());
@@ -87,7 +87,7 @@ impl Outgoing<'_> {
             let named = fields.iter().filter(|(known, _)| known == name);
             named.map(|(_, value)| &**value).collect()
         };
-        // HTTP/2 does not allow these fields (RFC 9113 §8.2.2).
+        // HTTP/2 does not allow connection-specific fields (RFC 9113 §8.2.2).
         for name in [
             "connection",
             "proxy-connection",
@@ -155,7 +155,7 @@ impl Outgoing<'_> {
         }
     }
 
-    /// The server role reads the same request.
+    /// The server role of `h2o-http2` must read the same request from the frames.
     pub(super) fn check_http2_by_engine(&self, out: &[u8], section: &Section) {
         // The authority that stands for a Unix socket is not a valid host for the server role.
         let has_host = self.is_connect() || authority::is_valid(self.authority());

@@ -155,7 +155,7 @@ impl Outgoing<'_> {
             let own = [version, self.request.authority()].concat();
             push("via", chain("via", &own));
         }
-        // Over HTTP/2, `te` may have no other value.
+        // Over HTTP/2, `te` may have no value but `trailers`.
         if self.protocol == Protocol::Http2 && is_from_http2 && !values("te").is_empty() {
             push("te", b"trailers".to_vec());
         }
@@ -170,7 +170,7 @@ impl Outgoing<'_> {
     pub(super) fn check_fields(&self, sent: Fields, framing: &[&str]) {
         let token = self.request.upgrade();
         let is_made = |name: &str| {
-            // The proxy makes this key itself, because extended CONNECT has none, and HTTP/1 needs one.
+            // The proxy makes `sec-websocket-key` itself, because extended CONNECT has none, and HTTP/1 needs one.
             name == "sec-websocket-key"
                 && self.protocol == Protocol::Http1
                 && self.request.method == Method::Connect

@@ -115,7 +115,7 @@ impl Request<'_> {
             read.is_complete = read.ends_with_connection;
         }
         if !read.is_complete {
-            // It depends on the cuts where an error is found.
+            // At which byte an error is found depends on how the bytes are cut.
             read.taken = 0;
         }
         assert!(!read.is_complete || read.head.is_some());

@@ -82,7 +82,8 @@ impl Handed<'_> {
         }
     }
 
-    /// All content is there, and so is the end; the end may be there without the backend's if the length was announced.
+    /// If the client's response is complete, it has all content of the backend's. It may be complete although the backend's response is
+    /// not, but only if all of the announced length has come.
     pub(super) fn check_content(&self, content: &[u8], is_whole: bool) {
         let came = &*self.read.content;
         assert!(came.starts_with(content));

@@ -40,7 +40,7 @@ impl Handed<'_> {
         while !ends && !rest.is_empty() {
             server.set_content(key, true);
             let Some((_, max)) = server.poll_send() else {
-                // The stream's window is used up.
+                // The flow-control window of the response's stream is used up.
                 return;
             };
             let len = max.min(self.asked.options.piece()).min(rest.len());
@@ -68,7 +68,7 @@ impl Handed<'_> {
                 .map(|(name, value)| {
                     let name = String::from_utf8(name.clone()).expect("a token");
                     assert_eq!(name, name.to_ascii_lowercase());
-                    // HTTP/2 does not allow these fields (RFC 9113 §8.2.2).
+                    // HTTP/2 does not allow connection-specific fields (RFC 9113 §8.2.2).
                     assert!(!is_connection_specific(&name), "{name}");
                     (name, value.clone())
                 })
@@ -123,7 +123,7 @@ impl Handed<'_> {
     }
 }
 
-/// Whether HTTP/2 does not allow a field of this name.
+/// Whether a field of this name is connection-specific, so that HTTP/2 does not allow it.
 pub(super) fn is_connection_specific(name: &str) -> bool {
     const SPECIFIC: [&str; 6] = [
         "connection",

@@ -29,7 +29,7 @@ fn handshakes_nobody_goes_on_with() {
     let first = flights(server.port());
     let is_answered = |client: &&Quic| client.bytes_received >= 1000;
     let answered = first.iter().filter(is_answered).count();
-    // The other clients got a Retry packet, which is shorter.
+    // The other clients got a Retry packet, which is shorter than 1,000 bytes.
     assert!((10..100).contains(&answered), "{answered} of 200");
     let (mut neighbour, _) = attack(&server, flights);
     eventually("handshakes are counted", || {

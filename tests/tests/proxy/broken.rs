@@ -657,7 +657,7 @@ fn a_head_without_end_is_given_up() {
     let backend = Backend::start(|talk: &mut Talk| {
         let _ = talk.read_request();
         talk.send("HTTP/1.1 200 OK\r\nx: ");
-        // 64 MB, unless the proxy closes the connection before.
+        // The backend sends a field's value of 64 MB, unless the proxy closes the connection before.
         for _ in 0..1024 {
             if !talk.send(vec![b'x'; 65_536]) {
                 return;

@@ -259,7 +259,7 @@ fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
     client.read_until("the answer", |client| client.answer(1).is_ended);
     open.send(()).unwrap_or_default();
     assert_eq!(seen.recv().ok().flatten(), None, "it is cut off");
-    // The client's connection is still usable.
+    // After the cut-off upload, the client's HTTP/2 connection is still usable.
     client.read_until("the reset", |client| client.answer(1).reset.is_some());
     assert_eq!(client.ask(3, &get("/")).text(), "other");
 }

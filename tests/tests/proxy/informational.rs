@@ -148,7 +148,7 @@ fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
 #[test]
 fn hints_are_not_made_for_clients_that_do_not_wait_or_do_not_want_them() {
     let (server, _backend, open) = hinting("");
-    // These requests are answered at once, so the server sends no hints.
+    // The server answers requests for a redirect, a file, and a missing file at once, so it sends no hints.
     let mut client = Http2::open(server.port(), &[]);
     for (stream, path) in [(1, "/moved"), (3, "/files/small"), (5, "/files/missing")] {
         assert_eq!(client.ask(stream, &get(path)).interim.len(), 0, "{path}");

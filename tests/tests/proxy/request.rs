@@ -181,7 +181,7 @@ fn options_of_the_connection_are_not_compared_without_end() {
     assert!(!forwarded.contains("X-Named"), "{forwarded}");
     let refused = forward("", &request(65));
     assert_eq!(refused, "the client got 400 Invalid Request");
-    // The same limit applies to `connection` in responses.
+    // The limit of 64 options in a field `connection` applies to responses, too.
     let options = vec!["x-named"; 65].join(",");
     let backend = Backend::answering(format!(
         "HTTP/1.1 200 OK\r\nconnection: {options}\r\ncontent-length: 0\r\n\r\n"
