@@ -64,6 +64,6 @@ fn check(one: &Node, other: &Node, lines: usize, depth: usize, left: &mut usize)
                 check(&one.1, &other.1, lines, depth + 1, left);
             }
         }
-        _ => panic!("not the same twice"),
+        _ => panic!("loading twice gave different trees"),
     }
 }

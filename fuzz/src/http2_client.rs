@@ -225,7 +225,10 @@ impl Driven {
                     !std::mem::replace(&mut state.is_over, true),
                     "a stream ended twice"
                 );
-                assert_eq!(state.body, None, "a request that was looked at");
+                assert_eq!(
+                    state.body, None,
+                    "the server refused a request whose response head had come"
+                );
                 Event::Refused(state.id)
             }
             ClientReceived::GoAway { last, .. } => {

@@ -122,7 +122,10 @@ impl Output {
         }
         let mut section = Section::new();
         let read = self.decoder.decode(&bytes, |field| {
-            assert!(field.flaws.is_none(), "a field that no one takes");
+            assert!(
+                field.flaws.is_none(),
+                "the engine sent a field that receivers must refuse"
+            );
             section.push((field.name.as_bytes().to_vec(), field.value.to_vec()));
             Ok::<(), HpackError>(())
         });

@@ -143,7 +143,10 @@ impl Driven {
                 refusal,
             } => {
                 let id = self.connection.stream_id(stream).get();
-                assert!(id % 2 == 1 && id > self.newest, "identifiers grow");
+                assert!(
+                    id % 2 == 1 && id > self.newest,
+                    "a stream id that is even or not above the earlier ones"
+                );
                 self.newest = id;
                 if refusal.is_none() {
                     check_head(head);
@@ -165,7 +168,10 @@ impl Driven {
                     left: CONTENT,
                 };
                 let before = self.streams.insert(stream.index(), (stream, state));
-                assert!(before.is_none(), "a key that is in use");
+                assert!(
+                    before.is_none(),
+                    "the key of a new stream is in use already"
+                );
                 assert!(self.streams.len() <= MAX_STREAMS as usize);
                 if self.options & 4 != 0 {
                     self.connection.accept_content(stream, &mut self.out);
@@ -187,7 +193,7 @@ impl Driven {
                     .get_mut(&stream.index())
                     .expect("an open stream")
                     .1;
-                assert!(!state.is_read, "content behind its end");
+                assert!(!state.is_read, "content after the end of the request");
                 state.received += content.len() as u64;
                 self.events.push(Event::Data(state.id, content, end_stream));
                 if end_stream {

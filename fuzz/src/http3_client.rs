@@ -254,7 +254,10 @@ impl Driven {
                 end_stream,
             } => {
                 let (id, state) = self.stream(stream);
-                assert!(state.has_response && !state.is_read, "content out of place");
+                assert!(
+                    state.has_response && !state.is_read,
+                    "content before the head of the response or after its end"
+                );
                 state.is_read = end_stream;
                 let content = &input[data];
                 match self.events.last_mut() {

@@ -94,7 +94,7 @@ pub fn ruby_patterns(input: &[u8]) {
         if pattern.is_ascii() && subject.is_ascii() {
             let octets = string(vm, "n");
             if let Some((_, other)) = find(&[pattern_text, number, octets]) {
-                assert_eq!(found, other, "by octets");
+                assert_eq!(found, other, "the search by bytes found something else");
             }
         }
         // A comment in an extended pattern ends at the end of the line.
@@ -105,7 +105,10 @@ pub fn ruby_patterns(input: &[u8]) {
         };
         let around = string(vm, [b"(?:", pattern, end].concat());
         if let Some((_, other)) = find(&[around, number]) {
-            assert_eq!(found, other, "with a look-ahead");
+            assert_eq!(
+                found, other,
+                "the search with a look-ahead found something else"
+            );
         }
     });
 }
@@ -125,9 +128,12 @@ pub fn ruby_json(input: &[u8]) {
             return;
         };
         for name in ["generate", "pretty_generate"] {
-            let written = call(vm, json, name, &[value], &[]).expect("nothing is allowed");
-            let again = call(vm, json, "parse", &[written], &[]).expect("nothing is allowed");
-            let again = call(vm, json, name, &[again], &[]).expect("nothing is allowed");
+            let written =
+                call(vm, json, name, &[value], &[]).expect("the call may not raise any exception");
+            let again = call(vm, json, "parse", &[written], &[])
+                .expect("the call may not raise any exception");
+            let again =
+                call(vm, json, name, &[again], &[]).expect("the call may not raise any exception");
             let [written, again] = [written, again].map(|text| {
                 let mut text = vm.bytes(text).unwrap_or_default();
                 text.retain(|byte| !b"0123456789.e+-".contains(byte));
@@ -144,7 +150,7 @@ enum Plain {
     Nil,
     Boolean(bool),
     Integer(i64),
-    /// The bits of the number.
+    /// A Float, as the 64 bits of the number.
     Float(u64),
     Text(Vec<u8>),
     List(Vec<Self>),

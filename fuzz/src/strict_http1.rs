@@ -70,7 +70,10 @@ pub(crate) fn response(bytes: &[u8], asked: Asked) -> Message<'_> {
         || !message.values("transfer-encoding").is_empty();
     match (asked, status) {
         (_, [b'1', ..] | b"204") | (Asked::Connect, [b'2', ..]) => {
-            assert!(!has_framing, "RFC 9112 §6.1 and §6.2");
+            assert!(
+                !has_framing,
+                "framing fields where RFC 9112 §6.1 and §6.2 forbid them"
+            );
         }
         (Asked::Head, _) | (_, b"304") => {}
         _ => {

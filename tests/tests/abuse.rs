@@ -44,7 +44,7 @@ fn alone(server: &Server, limit: Duration) {
     while connections(server) > 1 {
         assert!(
             !deadline.has_passed(),
-            "others are connected after {limit:?}"
+            "other clients are still connected after {limit:?}"
         );
         std::thread::sleep(Duration::from_millis(20));
     }

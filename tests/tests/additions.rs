@@ -236,7 +236,7 @@ fn a_file_switches_the_maintenance_page_on_and_off() {
     );
     assert_eq!(ask(&server, "GET /a.txt"), "200 this is a.txt");
     let file = server.folder.write("down.html", "<p>back soon");
-    eventually("the page", || {
+    eventually("the error page that replaces the site", || {
         (server.ask("GET /a.txt").code() == 503).then_some(())
     });
     let response = server.ask("GET /missing");
@@ -248,7 +248,7 @@ fn a_file_switches_the_maintenance_page_on_and_off() {
     assert_eq!(response.text(), "<p>back soon");
     assert_eq!(ask(&server, "GET /team/a.txt"), "200 this is a.txt");
     std::fs::remove_file(file).expect("the page is there");
-    eventually("the site", || {
+    eventually("the site in place of the error page", || {
         (server.ask("GET /a.txt").code() == 200).then_some(())
     });
 }

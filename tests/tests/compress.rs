@@ -76,7 +76,7 @@ fn a_streamed_response_arrives_line_by_line() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("curl is installed");
-            let output = client.stdout.take().expect("it is a pipe");
+            let output = client.stdout.take().expect("the client's output is a pipe");
             let mut lines = BufReader::new(output).lines();
             for line in 0..3 {
                 go.send(()).expect("the backend runs");

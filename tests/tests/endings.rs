@@ -146,7 +146,11 @@ hosts:
         }
         connections.push(connection);
     }
-    assert_eq!(connections[0].read_to_end(), b"", "the oldest");
+    assert_eq!(
+        connections[0].read_to_end(),
+        b"",
+        "the server closed the oldest connection"
+    );
 }
 
 #[test]

@@ -463,8 +463,9 @@ fn whom_a_guard_refuses_makes_the_server_store_nothing() {
                 assert_eq!(response.code(), want, "{place}: {}", server.messages());
                 if want == 200 {
                     let text = String::from_utf8_lossy(&response.body).into_owned();
-                    let (parameters, content) =
-                        text.split_once("\n\n").expect("it is the recorder's");
+                    let (parameters, content) = text
+                        .split_once("\n\n")
+                        .expect("the response of the recording application has an empty line");
                     assert!(
                         parameters.contains(&format!("CONTENT_LENGTH={len}\n")),
                         "{place}: {parameters}"

@@ -29,7 +29,7 @@ fn a_server_that_will_end_is_alive_and_serves_but_is_not_ready() {
         assert_eq!(answer.field("cache-control"), Some("no-store"));
     }
     terminate(server.pid());
-    eventually("a server that is not ready", || {
+    eventually("the readiness probe to answer 503", || {
         (server.ask("GET /ready").code() == 503).then_some(())
     });
     // During the delay the server still accepts new connections and answers requests.
@@ -67,7 +67,7 @@ fn the_shutdown_follows_the_delay_and_a_connection_of_before_learns_of_it() {
 fn only_known_probes_are_accepted() {
     let refused = Setup::new(&SITE.replace("LIVE", "ALIVE"))
         .try_start()
-        .expect_err("there is no such probe");
+        .expect_err("a probe with an unknown name must be refused");
     let text = "argument must be one of: LIVE,READY";
     assert!(
         refused.code == Some(78) && refused.stderr.contains(text),

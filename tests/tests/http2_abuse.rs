@@ -493,7 +493,7 @@ fn has_ended(connection: &mut Http2, replies: Replies, pause: Duration) -> bool 
 /// Whether the server closes the connection within `pause`; received bytes are not read.
 fn is_hung_up(connection: &Http2, pause: Duration) -> bool {
     let mut sockets = [PollFd::new(connection.socket(), PollFlags::RDHUP)];
-    let pause = Timespec::try_from(pause).expect("a short time");
+    let pause = Timespec::try_from(pause).expect("the pause fits into a Timespec");
     poll(&mut sockets, Some(&pause)).expect("one socket can be polled");
     !sockets[0].revents().is_empty()
 }
@@ -643,7 +643,9 @@ impl Drop for Over<'_> {
 fn cpu(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server runs");
     // The name in parentheses may contain blanks. Behind it, utime and stime are the 12th and 13th column.
-    let (_, fields) = text.rsplit_once(") ").expect("there is a name");
+    let (_, fields) = text
+        .rsplit_once(") ")
+        .expect("the second column of stat is a name in parentheses");
     let times = fields.split(' ').skip(11).take(2);
     let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap_or(0)).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
@@ -682,7 +684,9 @@ fn clients_that_hold_their_windows_shut_are_gone_with_the_idle_timeout() {
         let clock = Deadline::after_secs(10);
         let mut connection = Http2::open(server.port(), SHUT);
         connection.send(&bytes);
-        connection.read_until("all HEADERS", |connection| connection.answers.len() == 100);
+        connection.read_until("the heads of all 100 responses", |connection| {
+            connection.answers.len() == 100
+        });
         let memory = memory(server.pid());
         connection.read_to_end();
         (clock.elapsed(), memory)

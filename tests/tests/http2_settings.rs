@@ -159,9 +159,10 @@ impl Client {
         for _ in 0..count {
             let stream = self.stream();
             self.send([Frame::request(stream, get("/a.txt"))]);
-            self.connection.read_until("a head", |connection| {
-                connection.answer(stream).status() == 200
-            });
+            self.connection
+                .read_until("the head of the response", |connection| {
+                    connection.answer(stream).status() == 200
+                });
             self.pending.push(Frame::rst_stream(stream, code::CANCEL));
         }
     }
@@ -184,10 +185,12 @@ impl Client {
     /// Whether the response comes before the answer to the PING that was sent behind the request.
     fn is_answered_at_once(&mut self) -> bool {
         let stream = self.ask_and_ping();
-        self.connection
-            .read_until("the answers to both", |connection| {
+        self.connection.read_until(
+            "the response, and the acknowledgement of PING",
+            |connection| {
                 connection.answer(stream).is_over() && is_pong(connection, stream).is_some()
-            });
+            },
+        );
         assert_eq!(self.connection.answer(stream).status(), 302);
         let mut frames = self.connection.frames.iter();
         let answer = frames.position(|frame| frame.stream == stream);
@@ -222,8 +225,14 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
                 .all(|&stream| is_pong(connection, stream).is_some())
         });
     // `http2-dos-delay` delays one HTTP/2 client, and neither another client's existing connection nor a new connection.
-    assert!(good.is_answered_at_once(), "another connection");
-    assert!(Client::new(&server).is_answered_at_once(), "a new one");
+    assert!(
+        good.is_answered_at_once(),
+        "an existing connection of another client is delayed"
+    );
+    assert!(
+        Client::new(&server).is_answered_at_once(),
+        "a new connection is delayed"
+    );
     bad.connection.ping();
     for stream in waiting {
         let answer = bad.connection.answer(stream);
@@ -245,7 +254,10 @@ fn the_delay_is_there_unless_it_is_switched_off() {
     let server = start_with_delay("");
     let mut client = Client::new(&server);
     client.reset(FORGIVEN);
-    assert!(!client.is_answered_at_once(), "the default");
+    assert!(
+        !client.is_answered_at_once(),
+        "resets do not delay requests with the default of http2-dos-delay"
+    );
     let server = start_with_delay("http2-dos-delay: 0");
     let mut client = Client::new(&server);
     for _ in 0..3 {

@@ -188,8 +188,12 @@ fn uploads_reach_backends_whole() {
     // The log counts the bytes received on the stream: the content, the head and the frame headers.
     let log = server.folder.read("access_log");
     for (line, content) in log.lines().zip([0, 1, 1000, 65_536, 1_000_000]) {
-        let (_, bytes) = line.split_once(" in=").expect("it is in the format");
-        let (bytes, _) = bytes.split_once(' ').expect("more follows");
+        let (_, bytes) = line
+            .split_once(" in=")
+            .expect("the log format has the field `in=`");
+        let (bytes, _) = bytes
+            .split_once(' ')
+            .expect("more fields follow `in=` in the log line");
         let bytes: usize = bytes.parse().expect("the text is a number");
         assert!(
             (content + 1..content + 300).contains(&bytes),

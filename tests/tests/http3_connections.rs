@@ -88,7 +88,7 @@ fn a_hundred_downloads_survive_new_addresses() {
     assert_eq!(whole.count(), COUNT, "downloads are complete");
     assert!(
         clients.iter().all(|(_, _, has_moved)| *has_moved),
-        "all have moved meanwhile"
+        "every client changed its port during the download"
     );
 }
 
@@ -134,7 +134,9 @@ fn a_hello_of_two_packets_is_answered_after_two_round_trips() {
     }
     let frames = first_streams(&mut client, "/a.txt");
     client.send_once(&frames);
-    listen(&mut client, "the response", |client| client.has_ended(0));
+    listen(&mut client, "the response on stream 0", |client| {
+        client.has_ended(0)
+    });
     assert_eq!(client.answer(0).expect("the response has come").status, 200);
 }
 
@@ -179,7 +181,9 @@ fn early_data_is_answered_after_one_round_trip() {
     for datagram in early_flight(&mut client, "/a.txt") {
         client.send_datagram(&datagram);
     }
-    listen(&mut client, "the response", |client| client.has_ended(0));
+    listen(&mut client, "the response on stream 0", |client| {
+        client.has_ended(0)
+    });
     assert!(client.is_early_accepted());
     assert_eq!(
         client.answer(0).expect("the response has come").content,
@@ -196,7 +200,7 @@ fn early_data_sent_twice_is_processed_once() {
     for datagram in &flight {
         client.send_datagram(datagram);
     }
-    client.wait_for("the response", |client| client.has_ended(0));
+    client.wait_for("the response on stream 0", |client| client.has_ended(0));
     client.send_once(&h2o_tests::quic::frame::close(0x100));
     // An attacker who recorded the first flight sends it again: first while the server still knows the connection, then later.
     for _ in 0..3 {
@@ -230,7 +234,7 @@ fn a_backend_that_answers_425_to_early_data_is_asked_again_after_the_handshake()
         client.send_datagram(&datagram);
     }
     backend.wait_for("early-data: 1");
-    client.wait_for("the response", |client| client.has_ended(0));
+    client.wait_for("the response on stream 0", |client| client.has_ended(0));
     assert!(client.is_early_accepted());
     let answer = client.answer(0).expect("the response has come");
     assert_eq!((answer.status, &answer.content[..]), (200, &b"safe"[..]));

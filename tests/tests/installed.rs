@@ -77,7 +77,7 @@ fn kill_on_close_ends_the_command_with_the_server() {
         .stdout(out);
     let mut child = command.spawn().expect("the system has a shell");
     let pipe = child.stdin.take();
-    eventually("the command", || {
+    eventually("the output of the command", || {
         folder.read("out").contains("begun").then_some(())
     });
     assert!(folder.at("remove").exists());
@@ -115,7 +115,7 @@ fn responses_are_fetched_from_the_responder_that_the_certificate_names() {
     );
 
     let _responder = authority.respond(&folder);
-    let response = eventually("a response", || {
+    let response = eventually("an OCSP response", || {
         let output = fetch();
         (output.code == 0).then_some(output.stdout)
     });
@@ -253,7 +253,7 @@ fn sockets_of_systemd_are_served() {
     command.arg(binary()).arg("-c").arg(&path);
     let log = fs::File::create(folder.at("log")).expect("the folder is writable");
     let activated = Killed(command.stderr(log).spawn().expect("systemd is installed"));
-    eventually("the socket", || {
+    eventually("the message that systemd listens on the socket", || {
         folder.read("log").contains("Listening on").then_some(())
     });
     for host in ["127.0.0.1", "[::1]"] {
@@ -276,7 +276,7 @@ fn sockets_of_systemd_are_served() {
     command.arg(binary()).arg("-c").arg(&path);
     let log = fs::File::create(folder.at("log")).expect("the folder is writable");
     let mut refused = Killed(command.stderr(log).spawn().expect("systemd is installed"));
-    eventually("a connection", || {
+    eventually("a connection to the socket of systemd", || {
         std::net::TcpStream::connect(("127.0.0.1", unknown)).ok()
     });
     let status = refused

@@ -74,7 +74,9 @@ fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
     let mut read = 0;
     let mut is_found = false;
     for line in maps.lines() {
-        let (range, rest) = line.split_once(' ').expect("a range comes first");
+        let (range, rest) = line
+            .split_once(' ')
+            .expect("a line of maps begins with a range of addresses");
         let (from, to) = range.split_once('-').expect("the range has an end");
         let number = |text| u64::from_str_radix(text, 16).expect("the text is a number");
         let (from, to) = (number(from), number(to));

@@ -14,11 +14,14 @@ fn rotated(folder: &Folder, log: &str) -> Vec<PathBuf> {
 }
 
 fn rotated_in(directory: &Path, log: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).expect("the logs are there");
+    let entries = fs::read_dir(directory).expect("the directory of the logs can be read");
     let mut paths: Vec<_> = entries
         .map(|entry| entry.expect("the file can be read").path())
         .filter(|path| {
-            let name = path.file_name().expect("a name").to_string_lossy();
+            let name = path
+                .file_name()
+                .expect("an entry of a directory has a name")
+                .to_string_lossy();
             name.starts_with(&format!("{log}.2")) && !name.ends_with(".tmp")
         })
         .collect();
@@ -79,7 +82,9 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     });
     let folder = server.stop();
     let paths = rotated(&folder, "log");
-    let (youngest, others) = paths.split_last().expect("there are some");
+    let (youngest, others) = paths
+        .split_last()
+        .expect("the log was rotated at least once");
     assert!(!is_compressed(youngest), "{paths:?}");
     let mut text = folder.read("logs/log") + &read(youngest);
     for path in others {

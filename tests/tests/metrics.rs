@@ -62,7 +62,7 @@ hosts:
     }
     for format in [PROMETHEUS, OPEN_METRICS] {
         // A request is counted after its response has been sent, and health checks of backends run at intervals, so the test waits.
-        eventually("everything to be counted", || {
+        eventually("all samples of the metrics", || {
             let samples = samples(&server, format);
             let is_there = |want: &str| samples.lines().any(|line| line == want);
             let request = |path: &str, class: &str, count: u32| {
@@ -108,7 +108,7 @@ fn the_report_has_what_was_counted_by_path() {
         assert_eq!(server.ask("GET /r").code(), 302);
     }
     let want = r#"{"host":"default","path":"/r","requests":3,"errors":0,"micros":"#;
-    eventually("the requests", || {
+    eventually("the number of requests of the path", || {
         paths(&server).contains(want).then_some(())
     });
     let without = Setup::new(&config("")).start();
@@ -164,7 +164,7 @@ hosts:
         1.0
     );
     // A file is put into the cache only if its mtime lies in the past.
-    eventually("an answer of the cache", || {
+    eventually("a hit of the file cache", || {
         assert_eq!(server.ask("GET /small").code(), 200);
         (value("counter h2o_file_cache_lookups_total{result=hit}") > 0.0).then_some(())
     });
@@ -180,7 +180,9 @@ hosts:
     let handshake = TcpStream::connect(("127.0.0.1", server.port_of("TLS_PORT"))).unwrap();
     eventually("a handshake", || (value(opening) == 1.0).then_some(()));
     drop(handshake);
-    eventually("its end", || (value(opening) == 0.0).then_some(()));
+    eventually("the end of the handshake", || {
+        (value(opening) == 0.0).then_some(())
+    });
     let mut connection = server.connect();
     connection.send("GET /small HTTP/1.1\r\nHost: default\r\n\r\n");
     let _ = connection.read_response("GET");

@@ -102,7 +102,7 @@ fn an_application_answers_all_that_is_no_file() {
         answer.text()
     );
 
-    // The page with its style sheet and its script.
+    // The browser loads the page with its style sheet and its script.
     let url = format!("http://127.0.0.1:{}/?name=browser", server.port());
     let page = browse(&server.folder, &url).text();
     assert!(page.contains("Hello browser."), "{page}");

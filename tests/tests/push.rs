@@ -529,5 +529,9 @@ fn small_pages_do_not_overtake_the_script_they_push() {
     }
     let server = start("http2-reprioritize-blocking-assets: OFF", STYLE);
     let seen = ask(&server, &[], &["/index.html"]);
-    assert_ne!(seen.began.first(), Some(&2), "unless that is off");
+    assert_ne!(
+        seen.began.first(),
+        Some(&2),
+        "the style sheet came first although reprioritization is off"
+    );
 }

@@ -150,7 +150,7 @@ fn requests_are_shared_by_the_servers_that_are_up() {
         String::from_utf8_lossy(&answer.body).into_owned()
     };
     // On a busy machine the server may pass over a backend whose connection takes too long, so the test repeats this.
-    eventually("an answer of each in turn", || {
+    eventually("responses of all three backends in turn", || {
         let round = [ask_once(), ask_once(), ask_once()];
         let names = ["one", "two", "three"];
         names
@@ -625,7 +625,7 @@ fn certbot_gets_a_certificate_and_the_server_serves_the_renewed_one() {
         let mut found = blocks.iter().filter(|block| block.language == language);
         found
             .nth(index)
-            .expect("the recipe has two of each")
+            .expect("the recipe has two blocks in each language")
             .clone()
     };
     let port = h2o_tests::free_port();
@@ -702,7 +702,7 @@ fn the_first_configuration_of_the_readme_works_as_pasted() {
     let (commands, serve) = prepare
         .text
         .rsplit_once("target/release/h2o -c h2o.conf")
-        .expect("the last command serves");
+        .expect("the last command of the recipe starts the server");
     assert!(serve.trim_start().starts_with('#'));
     let commands = Example {
         text: commands.to_owned(),

@@ -850,7 +850,7 @@ fn servers_are_asked_over_tls_and_http2() {
         let url = server.url("/instead");
         assert_eq!(curl(&[way, "-H", &go, &url]).text(), "GET /x ", "{way}");
     }
-    eventually("the end of what was dropped", || {
+    eventually("the end of the responses that the server dropped", || {
         (curl(&[&server.url("/insteads")]).text() == "0").then_some(())
     });
     // The server trusts only the authorities that the system trusts.

@@ -344,7 +344,7 @@ fn a_directory_for_temporary_files_that_the_running_user_cannot_use_is_refused()
     let config = format!("listen: @PORT@\ntemp-buffer-path: @DIR@/private\n{SITE}");
     let refused = Setup::in_folder(folder, &config)
         .try_start()
-        .expect_err("it is not usable");
+        .expect_err("the server must refuse a directory that it cannot write to");
     assert_eq!(refused.code, Some(78), "{}", refused.stderr);
     assert!(
         refused

@@ -178,7 +178,7 @@ fn a_test_of_the_configuration_says_whether_stapling_works() {
         output.stderr
     };
     let file = server.folder.name_of("chain");
-    eventually("a test that works", || {
+    eventually("a configuration test in which stapling works", || {
         let said = test();
         assert!(
             said.contains(&format!(

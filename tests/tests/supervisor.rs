@@ -198,9 +198,11 @@ fn a_full_disk_costs_lines_and_nothing_else() {
     let mut last = first;
     for _ in 0..3 {
         send(pid, Signal::HUP);
-        last = eventually("the successor", || match children(pid)[..] {
-            [next] if next != last => Some(next),
-            _ => None,
+        last = eventually("the worker that replaces the last one", || {
+            match children(pid)[..] {
+                [next] if next != last => Some(next),
+                _ => None,
+            }
         });
         server.ask("GET /small").must_be("200 OK\n\nhello");
     }
@@ -438,14 +440,14 @@ fn a_foreign_worker_serves_under_our_supervisor() {
     let sockets = format!(
         "worker has 127.0.0.1:{port}:SOCK_STREAM;127.0.0.1:{port}:SOCK_DGRAM;{socket}:SOCK_STREAM"
     );
-    eventually("the worker's line", || {
+    eventually("the log line about the worker's sockets", || {
         folder.read("log").contains(&sockets).then_some(())
     });
 
     folder.write("env/WORD", "two");
     send(supervisor.0.id(), Signal::USR1);
     // The test waits until the worker has handled the signal, so that the signal does not reach the next worker.
-    eventually("the signal's line", || {
+    eventually("the log line about the signal", || {
         folder
             .read("log")
             .contains("worker got SIGUSR1")

@@ -191,7 +191,7 @@ fn resumption_obeys_its_mode() {
                 );
             }
             if !want && !server.folder.at("session").exists() {
-                // The client got no session that it could resume.
+                // The server gave the client no session, so there is nothing to resume.
                 continue;
             }
             let second = talk(&server, &[&args[..], &["-sess_in", &session]].concat());

@@ -284,7 +284,11 @@ impl Requests<'_> {
             match content_type {
                 APPLICATION_DATA => self.answer(plain, site, &mut sink)?,
                 ALERT => *self.is_last = true,
-                _ => return Err(Fault("a message of TLS that is not supported here")),
+                _ => {
+                    return Err(Fault(
+                        "the floor program supports no such TLS message after the handshake",
+                    ));
+                }
             }
         }
         sink.finish()?;

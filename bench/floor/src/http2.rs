@@ -34,7 +34,7 @@ const PING_ACK: [u8; 9] = [0, 0, 8, PING, ACK, 0, 0, 0, 0];
 pub(crate) const INDEX_4: &[u8] = b"\x01/";
 const INDEX_5: &[u8] = b"\x0b/index.html";
 
-const TRUNCATED: Fault = Fault("a frame ends too early");
+const TRUNCATED: Fault = Fault("a frame is shorter than its fields");
 
 /// State of an HTTP/2 connection.
 pub(crate) struct Http2 {
@@ -73,7 +73,9 @@ impl Http2 {
         if !self.has_preface {
             let seen = rest.len().min(PREFACE.len());
             if rest[..seen] != PREFACE[..seen] {
-                return Err(Fault("not the preface of HTTP/2"));
+                return Err(Fault(
+                    "the connection does not begin with the HTTP/2 preface",
+                ));
             }
             if seen < PREFACE.len() {
                 return Ok(0);
@@ -113,7 +115,9 @@ impl Http2 {
         sink: &mut Sink<'_>,
     ) -> Result<(), Fault> {
         if flags & (END_STREAM | END_HEADERS) != END_STREAM | END_HEADERS {
-            return Err(Fault("a request with a body, or in several frames"));
+            return Err(Fault(
+                "the floor program takes no request that has a body or several frames",
+            ));
         }
         let before = usize::from(flags & PADDED != 0) + 5 * usize::from(flags & PRIORITY != 0);
         let block = payload.get(before..).ok_or(TRUNCATED)?;
@@ -170,11 +174,13 @@ impl Http2 {
                 let payload: [u8; 4] = payload.try_into().map_err(|_| TRUNCATED)?;
                 self.window += i64::from(u32::from_be_bytes(payload));
                 if self.window > i64::from(i32::MAX) {
-                    return Err(Fault("a window of HTTP/2 is too large"));
+                    return Err(Fault("a flow-control window of HTTP/2 is too large"));
                 }
                 Ok(())
             }
-            DATA | CONTINUATION => Err(Fault("a request with a body, or in several frames")),
+            DATA | CONTINUATION => Err(Fault(
+                "the floor program takes no request that has a body or several frames",
+            )),
             _ => Ok(()),
         }
     }
@@ -184,7 +190,9 @@ impl Http2 {
             let value = u32::from_be_bytes([v3, v2, v1, v0]);
             match u16::from_be_bytes([n1, n0]) {
                 HEADER_TABLE_SIZE if value < DEFAULT_TABLE_SIZE => {
-                    return Err(Fault("a smaller table of HPACK is not possible"));
+                    return Err(Fault(
+                        "the client allows only an HPACK table below the default size",
+                    ));
                 }
                 INITIAL_WINDOW_SIZE => self.stream_window = i64::from(value),
                 _ => {}
@@ -222,7 +230,9 @@ fn path(mut block: &[u8]) -> Result<&[u8], Fault> {
             let value = string(&mut block)?;
             if name == 4 || name == 5 {
                 if enters {
-                    return Err(Fault("a path in the table of HPACK"));
+                    return Err(Fault(
+                        "the path would enter the HPACK table, which the floor program does not keep",
+                    ));
                 }
                 return Ok(value);
             }
@@ -257,5 +267,5 @@ pub(crate) fn integer(block: &mut &[u8], mask: u8) -> Result<usize, Fault> {
             return Ok(value);
         }
     }
-    Err(Fault("a number of HPACK is too large"))
+    Err(Fault("an integer in HPACK is too large"))
 }

@@ -263,7 +263,7 @@ impl Connection {
         }
         sender
             .finish()
-            .map_err(|_| Fault("a client stops an answer"))
+            .map_err(|_| Fault("the client has refused the rest of an answer"))
     }
 }
 
@@ -277,12 +277,14 @@ fn path(mut frame: &[u8]) -> Result<&[u8], Fault> {
         _ => return Err(TRUNCATED),
     };
     if kind != HEADERS {
-        return Err(Fault("a request does not begin with its fields"));
+        return Err(Fault("a request does not begin with a HEADERS frame"));
     }
     frame = frame.get(at..at + len).ok_or(TRUNCATED)?;
     // Required Insert Count and Base must be 0.
     let [0, 0, rest @ ..] = frame else {
-        return Err(Fault("a reference to the dynamic table of QPACK"));
+        return Err(Fault(
+            "the fields of a request refer to the dynamic table of QPACK",
+        ));
     };
     let mut section = rest;
     while let Some(&first) = section.first() {

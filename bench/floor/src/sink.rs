@@ -27,7 +27,9 @@ impl<'a> Sink<'a> {
     #[inline]
     pub(crate) fn put(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.out.len() > MAX_OUTPUT {
-            return Err(Fault("more requests at once than there is room to answer"));
+            return Err(Fault(
+                "the answers to one batch of requests do not fit into the buffer",
+            ));
         }
         let Some(protection) = &mut self.protection else {
             self.out.extend_from_slice(bytes);

@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     pub(crate) quic: quinn_proto::Connection,
     pub(crate) began: Instant,
     pub(crate) is_connected: bool,
-    /// Whether the connection has finished its work.
+    /// Whether the client has closed the connection.
     pub(crate) is_over: bool,
     /// Number of requests still to be sent and (`done`) of responses received.
     pub(crate) left: u64,

@@ -84,9 +84,9 @@ impl Response {
         while let Some(&first) = bytes.first() {
             match &mut self.stage {
                 Stage::FrameHead(head, len) => {
-                    let place = head
-                        .get_mut(*len)
-                        .ok_or_else(|| fault("a long frame head"))?;
+                    let place = head.get_mut(*len).ok_or_else(|| {
+                        fault("the type and length of a frame have too many bytes")
+                    })?;
                     *place = first;
                     *len += 1;
                     bytes = &bytes[1..];
@@ -124,7 +124,7 @@ impl Response {
         let field = self
             .head
             .get(2..)
-            .ok_or_else(|| fault("a response without fields"))?;
+            .ok_or_else(|| fault("a response has no fields"))?;
         // Indices of statuses in the static table (RFC 9204 Appendix A).
         if let [indexed, rest @ ..] = field
             && indexed & 0xc0 == 0xc0
@@ -152,7 +152,8 @@ impl Response {
             [3, digits @ ..] if digits.iter().all(u8::is_ascii_digit) => Some(digits),
             _ => None,
         });
-        let digits = digits.ok_or_else(|| fault("a status in a form that is not known"))?;
+        let digits = digits
+            .ok_or_else(|| fault("a status is encoded in a form that h3load does not know"))?;
         Ok(std::str::from_utf8(digits)?.parse()?)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     kind: Kind,
     /// Number of requests, connections or pages.
     count: u64,
-    /// Number of connections at a time.
+    /// Number of connections that are open at the same time.
     connections: usize,
     streams: usize,
     paths: Vec<String>,
@@ -187,7 +187,8 @@ impl Load {
                     connection.is_connected = true;
                     self.connected += 1;
                     let control = connection.quic.streams().open(Dir::Uni);
-                    let control = control.ok_or_else(|| Fault("no control stream".to_owned()))?;
+                    let control = control
+                        .ok_or_else(|| Fault("the server allows no control stream".to_owned()))?;
                     connection.quic.send_stream(control).write(CONTROL)?;
                 }
                 Event::ConnectionLost { reason } if !connection.is_over => {
@@ -232,7 +233,7 @@ impl Load {
             let len = bytes.len();
             if sender.write_chunks(std::slice::from_mut(&mut bytes))?.bytes < len {
                 return Err(Fault(
-                    "the server's window is too small for a request".to_owned(),
+                    "the server's flow-control window is too small for a request".to_owned(),
                 ));
             }
             sender.finish()?;

@@ -48,7 +48,9 @@ fn main() -> ExitCode {
 
 fn run(words: &[&str]) -> Result<(), Fault> {
     let [address, port, mode, rest @ ..] = words else {
-        return Err(Fault("usage: see the head of its source".to_owned()));
+        return Err(Fault(
+            "usage: see the beginning of bench/h3load/src/main.rs".to_owned(),
+        ));
     };
     let address = SocketAddr::new(address.parse()?, port.parse()?);
     let mut load = Load::default();

@@ -108,7 +108,9 @@ impl Outgoing<'_> {
             match &sent.content {
                 Content::Whole(content) => self.check_content(content, true),
                 Content::CutOff(content) => self.check_content(content, false),
-                Content::UntilClose(_) => panic!("no request has that"),
+                Content::UntilClose(_) => {
+                    panic!("a request cannot have content that ends with the connection")
+                }
             }
         }
         self.check_fields(sent.fields, &FRAMING);

@@ -21,10 +21,10 @@ impl Outgoing<'_> {
         let mut answer = Vec::new();
         server
             .receive(&out, &mut RequestHead::default(), now, &mut answer)
-            .expect("a preface");
+            .expect("the engine accepts the other side's preface");
         client
             .receive(&answer, &mut ClientResponse::new(), now, &mut out)
-            .expect("a preface");
+            .expect("the engine accepts the other side's preface");
         let has_body = self.asks_for_tunnel()
             || match self.head.body {
                 BodyLength::None | BodyLength::Tunnel => false,

@@ -1,4 +1,4 @@
-//! Computes, by code of its own, what the backend must understand.
+//! Computes, by code of its own, the request that the backend must read when the proxy has forwarded one.
 
 use h2o_http::path::DotSegments;
 use h2o_http::{BodyLength, Method, Name, Version, path};

@@ -85,7 +85,10 @@ impl Request<'_> {
                         taken
                     }
                     Ok(ClientReceived::Response { taken }) => {
-                        assert!(read.head.is_none(), "one request, two responses");
+                        assert!(
+                            read.head.is_none(),
+                            "a second final response to one request"
+                        );
                         let is_tunnel = client.awaited() == AwaitedPart::Tunnel;
                         read.head = Some(http1_head(&response, is_tunnel));
                         taken
@@ -162,7 +165,10 @@ impl Request<'_> {
                         read.interims.push((status, fields));
                     }
                     h2o_http2::ClientReceived::Response { end_stream, .. } => {
-                        assert!(read.head.is_none(), "one request, two responses");
+                        assert!(
+                            read.head.is_none(),
+                            "a second final response to one request"
+                        );
                         read.head = Some(http2_head(&response));
                         read.is_complete = end_stream;
                     }

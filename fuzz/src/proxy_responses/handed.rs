@@ -1,4 +1,4 @@
-//! Computes, by code of its own, what the client must understand.
+//! Computes, by code of its own, the response that the client must read when the proxy has forwarded one.
 
 use h2o_http::{Headers, Method, Name, StatusCode};
 use h2o_upstream::Protocol;

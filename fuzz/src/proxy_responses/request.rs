@@ -52,7 +52,7 @@ pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Opti
     let mut exchange = asked.exchange();
     let backend = &proxied.backend;
     let head = fuzzing::proxied_request(&mut exchange, backend, options.backend());
-    asked.head = head.expect("what is asked for may be had");
+    asked.head = head.expect("the proxy accepts the request");
     Some(asked)
 }
 

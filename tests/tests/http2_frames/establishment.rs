@@ -24,7 +24,9 @@ fn the_server_begins_with_its_settings_and_a_window_of_16_megabytes() {
     );
     connection.send(&PREFACE[23..]);
     connection.send_frame(&Frame::settings(&[]));
-    connection.read_until("three frames", |connection| connection.frames.len() >= 3);
+    connection.read_until("three frames from the server", |connection| {
+        connection.frames.len() >= 3
+    });
     let want = [
         Frame::settings(&[
             (setting::MAX_CONCURRENT_STREAMS, 100),
@@ -81,7 +83,9 @@ fn a_connection_is_upgraded_from_http_1() {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        socket.read_exact(&mut byte).expect("the head goes on");
+        socket
+            .read_exact(&mut byte)
+            .expect("the server sends the whole head");
         head.extend(byte);
     }
     let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
@@ -90,7 +94,7 @@ fn a_connection_is_upgraded_from_http_1() {
     let mut connection = Http2::over(socket);
     connection.send(PREFACE);
     connection.send_frame(&Frame::settings(&[(setting::INITIAL_WINDOW_SIZE, 4)]));
-    connection.read_until("the answer", |connection| {
+    connection.read_until("the first 4 bytes of the answer", |connection| {
         connection.answer(1).body.len() >= 4
     });
     connection.ping();

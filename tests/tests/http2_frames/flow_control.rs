@@ -119,7 +119,11 @@ fn the_window_of_an_upload_is_raised_with_its_first_data() {
         let mut connection = open(&server);
         connection.send_frame(&upload(1));
         connection.ping();
-        assert_eq!(increments(&connection, 1), [], "before DATA");
+        assert_eq!(
+            increments(&connection, 1),
+            [],
+            "WINDOW_UPDATE before any DATA"
+        );
         connection.send_frame(&Frame::data(1, 0, *b"x"));
         connection.read_until("WINDOW_UPDATE", |connection| {
             !increments(connection, 1).is_empty()
@@ -169,7 +173,11 @@ fn the_window_of_the_connection_is_refilled_when_half_is_used() {
         (FULL / 2..=sent).contains(&given),
         "{given} of {sent} bytes"
     );
-    assert_eq!(given % FRAME, 0, "padding counts");
+    assert_eq!(
+        given % FRAME,
+        0,
+        "padding was not counted as part of the window"
+    );
     connection.send_frame(&Frame::data(1, flag::END_STREAM, *b"x"));
     assert_eq!(connection.read_answer(1).status(), 404);
 }

@@ -466,7 +466,9 @@ fn ping_is_answered_with_its_content() {
     let mut connection = open(&server);
     let before = connection.frames.len();
     connection.send_frame(&Frame::ping(*b"12345678"));
-    connection.read_until("an answer", |connection| connection.frames.len() > before);
+    connection.read_until("the answer to PING", |connection| {
+        connection.frames.len() > before
+    });
     let want = Frame::ping(*b"12345678").with_flags(flag::ACK);
     assert_eq!(connection.frames[before], want);
 }

@@ -117,7 +117,7 @@ pub(crate) fn play(server: &Server, rows: &[Row]) {
     );
     assert!(
         !server.messages().contains("panicked"),
-        "the server is well"
+        "the server panicked"
     );
 }
 

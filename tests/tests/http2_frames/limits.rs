@@ -32,7 +32,7 @@ fn section_of(length: usize) -> Vec<u8> {
         section.len() + head.len() + value <= length
     });
     section.extend([0, 1, b'x']);
-    let value = value.expect("the request is shorter");
+    let value = value.expect("the request is shorter than the given length");
     encode_integer(&mut section, 0, 7, value);
     section.extend(vec![b'y'; value]);
     assert_eq!(section.len(), length);

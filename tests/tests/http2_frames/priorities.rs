@@ -34,7 +34,7 @@ fn order(connection: &mut Http2, streams: &[u32], step: u16, count: usize) -> Ve
     for _ in 0..count {
         connection.send_frame(&Frame::window_update(0, step.into()));
         total += usize::from(step);
-        connection.read_until("what the window allows", |connection| {
+        connection.read_until("as much content as the window allows", |connection| {
             let all_over = streams
                 .iter()
                 .all(|stream| connection.answer(*stream).is_over());
@@ -163,7 +163,7 @@ fn exclusive_chains_are_sent_one_after_the_other() {
     }
     let first = order(&mut connection, &[3, 5, 7], 5000, 6);
     assert_eq!(runs(&first), [7], "the new one goes before all");
-    // The fourth request goes between the others in the order.
+    // A fourth request depends exclusively on stream 7, so that it is answered after 7 and before 3 and 5.
     let frame = Frame::request_after(9, true, 7, 183, &get(FILES[0]));
     connection.send_frame(&frame);
     let rest = order(&mut connection, &[3, 5, 7, 9], 5000, 42);

@@ -26,7 +26,7 @@ fn field_sections_that_wait_for_ever() {
     });
     assert_eq!(
         clients[0].closed, None,
-        "as many may wait as there are streams"
+        "the server closed a connection whose field sections wait for the QPACK table"
     );
 }
 

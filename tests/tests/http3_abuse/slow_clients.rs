@@ -23,7 +23,7 @@ fn a_hundred_responses_nobody_reads() {
         let streams: Vec<u64> = (0..100)
             .map(|_| client.send_request(&get("/large")))
             .collect();
-        client.wait_for("the windows", |client| {
+        client.wait_for("as much of every response as the windows allow", |client| {
             streams
                 .iter()
                 .all(|stream| client.received(*stream).len() == 1000)
@@ -49,7 +49,7 @@ fn a_hundred_responses_read_slowly() {
             for stream in &streams {
                 client.send(&frame::max_stream_data(*stream, window));
             }
-            client.wait_for("the windows", |client| {
+            client.wait_for("as much of every response as the windows allow", |client| {
                 let window = usize::try_from(window).expect("small");
                 streams
                     .iter()

@@ -120,7 +120,7 @@ fn migrations() {
     let (mut neighbour, _) = attack(&server, |port| {
         let mut client = Quic::open(port);
         for n in 0..300_u16 {
-            let last = u8::try_from(1 + n % 250).expect("less than 251");
+            let last = u8::try_from(1 + n % 250).expect("the number is at most 250");
             client.move_to([127, 0, 1, last]);
             client.send_once(&[frame::ping(), frame::padding(40)].concat());
             client.read(Duration::from_millis(5));

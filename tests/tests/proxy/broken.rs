@@ -484,7 +484,11 @@ fn ask_http1(server: &Server, method: &str, target: &str) -> Seen {
     };
     // When chunked content is cut off, the server sends the begin of a chunk whose data never comes.
     let is_nothing = end.is_empty() || (!seen.is_whole && end == b"1\r\n");
-    assert!(is_nothing, "after the end: {}", end.escape_ascii());
+    assert!(
+        is_nothing,
+        "bytes came after the end of the response: {}",
+        end.escape_ascii()
+    );
     seen
 }
 

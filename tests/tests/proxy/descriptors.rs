@@ -44,7 +44,7 @@ hosts:
     };
     // Requests for which the server cannot open a connection are answered with 503 at once.
     client.read_until("refusals", |client| answered(client) >= 40);
-    eventually("the others at the backend", || {
+    eventually("the requests that were not refused, at the backend", || {
         client.ping();
         (backend.connections() + answered(&client) == 100).then_some(())
     });

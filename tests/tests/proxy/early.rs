@@ -89,7 +89,7 @@ fn over_http2(
 /// Sends the rest of a request's content on stream 1, as far as the windows allow.
 fn send_rest(client: &mut Http2, mut content: &[u8]) {
     while !content.is_empty() {
-        client.read_until("window for content", |client| {
+        client.read_until("flow-control window for more content", |client| {
             client.allowed(1) > 0 || client.answer(1).is_over()
         });
         assert_eq!(client.answer(1).reset, None, "{}", client.story());
@@ -159,7 +159,9 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
             let mut client = upload(&server, status, body, ends, &open);
             let seen = seen.recv().ok().flatten();
             assert!(seen.is_some_and(|seen| seen == content), "{answer}");
-            client.read_until("the end", |client| client.answer(1).is_ended);
+            client.read_until("the end of the response", |client| {
+                client.answer(1).is_ended
+            });
             assert_eq!(client.answer(1).reset, None, "{}", client.story());
         }
     }
@@ -258,8 +260,14 @@ fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
     ]);
     client.read_until("the answer", |client| client.answer(1).is_ended);
     open.send(()).unwrap_or_default();
-    assert_eq!(seen.recv().ok().flatten(), None, "it is cut off");
+    assert_eq!(
+        seen.recv().ok().flatten(),
+        None,
+        "the backend saw a complete upload"
+    );
     // After the cut-off upload, the client's HTTP/2 connection is still usable.
-    client.read_until("the reset", |client| client.answer(1).reset.is_some());
+    client.read_until("the reset of the cut-off upload", |client| {
+        client.answer(1).reset.is_some()
+    });
     assert_eq!(client.ask(3, &get("/")).text(), "other");
 }

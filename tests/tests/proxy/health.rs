@@ -179,7 +179,7 @@ fn requests_that_fail_take_a_backend_down_until_one_succeeds() {
     });
     assert_eq!(count(&a, "GET / "), 2);
     // After each pause the server sends one request to the backend, as a trial.
-    eventually("a trial", || {
+    eventually("a trial request at the backend that was down", || {
         assert_eq!(server.ask("GET /").text(), "b");
         (count(&a, "GET / ") > 2).then_some(())
     });

@@ -41,8 +41,14 @@ impl<'a> Frames<'a> {
         loop {
             let frame = self.read()?;
             if frame.kind == kind::HEADERS {
-                assert!(frame.has(flag::END_HEADERS), "it is short");
-                assert!(!frame.has(flag::PADDED), "it is not padded");
+                assert!(
+                    frame.has(flag::END_HEADERS),
+                    "the proxy's HEADERS frame holds the whole section"
+                );
+                assert!(
+                    !frame.has(flag::PADDED),
+                    "the proxy's HEADERS frame is not padded"
+                );
                 let skipped = if frame.has(flag::PRIORITY) { 5 } else { 0 };
                 let fields = self.decoder.decode_text(&frame.payload[skipped..]);
                 return Some((frame.stream, fields));
@@ -310,7 +316,11 @@ fn content_of_an_http2_back_end_that_is_short_of_its_length_is_not_lost() {
     let answer = Http2::open(server.port(), &[]).ask(1, &get("/x"));
     assert_eq!((answer.status(), &*answer.text()), (200, "hel"));
     assert_eq!(answer.reset, Some(code::PROTOCOL_ERROR));
-    assert_eq!(backend.connections(), 1, "others go on");
+    assert_eq!(
+        backend.connections(),
+        1,
+        "the protocol violation on one stream left the connection open"
+    );
 }
 
 /// What a client got in response to its request.
@@ -472,12 +482,17 @@ fn streams_share_a_connection_as_far_as_the_back_end_lets_them() {
                 kind::SETTINGS => is_limit_known |= frame.has(flag::ACK),
                 kind::HEADERS => {
                     open.push_back(frame.stream);
-                    assert!(open.len() <= 2 || !is_limit_known, "more than are allowed");
+                    assert!(
+                        open.len() <= 2 || !is_limit_known,
+                        "the proxy opened more streams than SETTINGS allow"
+                    );
                     // When the proxy acknowledges the PING, it has had time to open another stream.
                     connection.send(&[Frame::ping([0; 8])]);
                 }
                 kind::PING if frame.has(flag::ACK) => {
-                    let oldest = open.pop_front().expect("a PING for each");
+                    let oldest = open
+                        .pop_front()
+                        .expect("the test sent one PING for each stream");
                     connection.send(&[Frame::request(oldest, encode(&[(":status", "204")]))]);
                 }
                 _ => {}
@@ -516,7 +531,9 @@ fn a_client_that_goes_away_resets_the_stream() {
     let server = start(&backend);
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&Frame::request(1, get("/")));
-    client.read_until("the head", |client| client.answer(1).status() == 200);
+    client.read_until("the head of the response", |client| {
+        client.answer(1).status() == 200
+    });
     client.send_frame(&Frame::rst_stream(1, code::CANCEL));
     eventually("the stream to be reset", || {
         let received = backend.received(0);

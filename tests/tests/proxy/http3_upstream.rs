@@ -252,7 +252,7 @@ fn a_back_end_that_dies_within_a_response_breaks_it_off() {
     caddy.kill();
     let rest = raw.read_to_end();
     assert!(rest.len() < large().len(), "{} bytes", rest.len());
-    eventually("what follows", || {
+    eventually("a 502 for requests after the backend was killed", || {
         let response = curl(&[&server.url("/proto")]);
         (response.code() == 502 && response.text() == "connection refused").then_some(())
     });

@@ -215,7 +215,11 @@ fn an_upload_that_is_answered_early_ends_its_connection() {
     client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     client.read_response("POST").must_be("200 OK\n\nfine");
     server.ask("GET /").must_be("200 OK\n\nfine");
-    assert_eq!(backend.connections(), 2, "the first one is not free");
+    assert_eq!(
+        backend.connections(),
+        2,
+        "the second request used the connection whose request is not complete"
+    );
     let received = backend.received(0);
     assert!(received.ends_with(b"hello"), "{}", received.escape_ascii());
 }

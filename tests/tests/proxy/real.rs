@@ -181,7 +181,7 @@ fn two_of_nginx_take_turns_and_one_that_is_killed_costs_no_request() {
     assert_eq!(ask(8), "bbbbbbbb");
     server.wait_for_message(&format!("backend 127.0.0.1:{}: ", ports[0]));
     let _a = start(0);
-    eventually("the turn of the one that is back", || {
+    eventually("requests at the backend that runs again", || {
         ["abab", "baba"].contains(&&*ask(4)).then_some(())
     });
 }

@@ -556,7 +556,10 @@ fn a_back_end_that_is_to_expect_gets_the_content_once_it_wants_it() {
         assert_eq!(request.field("expect"), Some("100-continue"));
         // The proxy must not send content before the backend's 100 (Continue).
         let early = talk.has_more(std::time::Duration::from_millis(100));
-        assert!(!early, "content comes before it is wanted");
+        assert!(
+            !early,
+            "the proxy sent content before the backend's 100 (Continue)"
+        );
         talk.send("HTTP/1.1 100 Continue\r\n\r\n");
         let body = talk.read_exactly(5).expect("content has come");
         assert_eq!(body, b"hello");

@@ -67,7 +67,7 @@ fn content_has_one_reader_when_an_http2_backend_has_answered_early() {
         } else {
             Vec::new()
         };
-        assert!(content_of(&got) == wanted, "{status}: another content");
+        assert!(content_of(&got) == wanted, "{status}: the content differs");
         let seen: Vec<_> = seen.iter().collect();
         assert!(seen.iter().all(|&(_, ends)| !ends), "{status}: {seen:?}");
         assert!(
@@ -84,7 +84,8 @@ fn content_of(request: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     while let Some(line) = rest.windows(2).position(|end| end == b"\r\n") {
         let size = String::from_utf8_lossy(&rest[..line]).into_owned();
-        let size = usize::from_str_radix(&size, 16).expect("a size");
+        let size =
+            usize::from_str_radix(&size, 16).expect("a chunk begins with its size in hexadecimal");
         content.extend_from_slice(&rest[line + 2..][..size]);
         rest = &rest[line + 2 + size + 2..];
     }

@@ -16,7 +16,7 @@ use super::kit::config;
 
 /// Bytes of a response, where `proxy.max-buffer-size` makes the backend wait.
 const LARGE: usize = 10_000_000;
-/// Bytes of a response, where there is no such limit: the server stores all of it, mostly in files.
+/// Bytes of a response, where `proxy.max-buffer-size` is not set: the server stores the whole response, mostly in files.
 const MEDIUM: usize = 1_500_000;
 /// Bytes of memory that a stream may cost in addition to `proxy.max-buffer-size`.
 const BESIDES: usize = 64 * 1024;

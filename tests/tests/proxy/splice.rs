@@ -99,7 +99,7 @@ fn pipes_are_kept_as_far_as_that_is_wanted() {
         for client in &mut clients {
             let _ = client.read_exactly(LARGE);
         }
-        eventually("the end of the others", || {
+        eventually("the closing of the other pipes", || {
             (pipes(&server) == want).then_some(())
         });
         ask(&mut clients[0]);

@@ -302,7 +302,7 @@ struct Upload {
     stream: u32,
     stream_window: usize,
     connection_window: usize,
-    /// How many of the connection's received frames have been processed here.
+    /// How many of the frames received on the connection have been taken into account in the two windows.
     seen: usize,
 }
 

@@ -96,7 +96,10 @@ fn a_tunnel_without_traffic_is_closed() {
     // Traffic restarts the idle timeout: the tunnel without traffic is closed first, although it was opened later.
     let patience = Deadline::after_secs(20);
     while backend.ended() == 0 {
-        assert!(!patience.has_passed(), "the silent one is open");
+        assert!(
+            !patience.has_passed(),
+            "the tunnel without traffic is still open"
+        );
         busy.send("x");
         assert_eq!(busy.read_exactly(1), b"x");
         // The pause is the client's behaviour; the test waits for nothing here.
@@ -221,9 +224,14 @@ fn extended_connect_becomes_an_upgrade() {
         frame.kind == h2o_tests::http2::kind::SETTINGS
             && settings.any(|each| each[..2] == setting && each[2..] == [0, 0, 0, 1])
     });
-    assert!(allowed, "the server does not offer it (RFC 8441 §3)");
+    assert!(
+        allowed,
+        "the server's SETTINGS do not allow extended CONNECT (RFC 8441 §3)"
+    );
     client.send_frame(&extended("echo"));
-    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.read_until("the opening of the tunnel", |client| {
+        client.answer(1).text() == "ready\n"
+    });
     let answer = client.answer(1);
     assert_eq!((answer.status(), answer.is_over()), (200, false));
     assert_eq!(answer.field("x-b"), Some("2"));
@@ -251,7 +259,9 @@ fn last_words_of_a_back_end_come_before_the_end_of_the_stream() {
     let server = proxy(ON, &backend);
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&extended("echo"));
-    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.read_until("the opening of the tunnel", |client| {
+        client.answer(1).text() == "ready\n"
+    });
     client.send_frame(&Frame::data(1, 0, "bye"));
     let answer = client.read_answer(1);
     assert_eq!(answer.text(), "ready\ngoodbye");
@@ -273,7 +283,9 @@ fn a_client_that_has_said_all_still_hears_the_back_end() {
     let server = proxy(ON, &backend);
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&extended("echo"));
-    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.read_until("the opening of the tunnel", |client| {
+        client.answer(1).text() == "ready\n"
+    });
     client.send_frame(&Frame::data(1, flag::END_STREAM, "bye"));
     let answer = client.read_answer(1);
     assert_eq!(answer.text(), "ready\ngoodbye", "{}", client.story());
@@ -295,7 +307,9 @@ fn a_stream_that_is_reset_ends_its_tunnel() {
     let server = proxy(ON, &backend);
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&extended("echo"));
-    client.read_until("the tunnel", |client| client.answer(1).text() == "ready\n");
+    client.read_until("the opening of the tunnel", |client| {
+        client.answer(1).text() == "ready\n"
+    });
     client.send_frame(&Frame::rst_stream(1, code::CANCEL));
     backend.wait_for_ended(1);
     client.ping();
@@ -382,18 +396,21 @@ fn a_client_of_http2_that_takes_nothing_is_heard_all_the_same() {
         let before = server.memory_at_rest();
         let mut client = Http2::open(server.port(), &[]);
         client.send_frame(&request);
-        client.read_until("the tunnel", |client| client.answer(1).status() == 200);
+        client.read_until("the opening of the tunnel", |client| {
+            client.answer(1).status() == 200
+        });
         // The client opens no windows: the server can send it only what the initial windows allow.
         for sent in (0..MUCH).step_by(8000) {
-            client.read_until("a window", |client| {
+            client.read_until("window to send on stream 1", |client| {
                 client.allowed(1).min(client.allowed(0)) >= sent + 8000
             });
             client.send_frame(&Frame::data(1, 0, [b'y'; 8000]));
         }
         must_arrive(&server, &backend, before, &format!("{request:?}"));
-        client.read_until("what it takes", |client| {
-            client.answer(1).body.len() == 65_535
-        });
+        client.read_until(
+            "the content that the client's stream window allows",
+            |client| client.answer(1).body.len() == 65_535,
+        );
         client.ping();
         assert_eq!(client.answer(1).body.len(), 65_535);
     }
