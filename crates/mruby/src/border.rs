@@ -16,7 +16,7 @@ use crate::vm::Vm;
 #[repr(C)]
 pub(crate) struct Header {
     kind: TypeId,
-    drop: unsafe fn(*mut Header),
+    drop: unsafe fn(*mut Self),
 }
 
 /// A Rust value that is owned by a Ruby object.
@@ -81,8 +81,8 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
                 .ok_or_else(|| Leave::runtime("no such function"));
             let called = called.and_then(|function| {
                 catch_unwind(AssertUnwindSafe(|| {
-                    #[cfg(test)]
-                    faults::strike(number);
+                    #[cfg(any(test, feature = "faults"))]
+                    crate::faults::strike(number);
                     function(vm, &call)
                 }))
                 .unwrap_or_else(|panic| Err(Leave::runtime(format!("panic: {}", text_of(&*panic)))))
@@ -100,34 +100,7 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
     status.unwrap_or(RAISED)
 }
 
-/// Functions that panic on demand, for the tests.
-#[cfg(test)]
-pub(crate) mod faults {
-    use std::cell::Cell;
-
-    thread_local! {
-        static NEXT: Cell<Option<i64>> = const { Cell::new(None) };
-    }
-
-    /// Makes the next call of the function with this number panic.
-    pub(crate) fn set(number: i64) {
-        NEXT.set(Some(number));
-    }
-
-    /// Whether the panic that [`set`] has requested has happened. If not, the request is withdrawn.
-    pub(crate) fn take() -> bool {
-        NEXT.take().is_none()
-    }
-
-    pub(super) fn strike(number: i64) {
-        if NEXT.get() == Some(number) {
-            NEXT.set(None);
-            panic!("on purpose");
-        }
-    }
-}
-
-/// The message of a panic.
+/// What a panic says.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))

@@ -12,6 +12,8 @@ mod digest;
 mod environ;
 mod environment;
 mod errno;
+#[cfg(any(test, feature = "faults"))]
+pub mod faults;
 mod ffi;
 mod files;
 mod function;

@@ -109,11 +109,11 @@ pub(super) enum App {
     Failed,
 }
 
-const PRELUDE: &[(&str, &str)] = &[
+pub(super) const PRELUDE: &[(&str, &str)] = &[
     ("h2o.rb", include_str!("prelude.rb")),
     ("redis.rb", include_str!("redis/prelude.rb")),
 ];
-const PARTS: &[Part] = &[
+pub(super) const PARTS: &[Part] = &[
     objects::define,
     wait::define,
     content::define,

@@ -18,6 +18,8 @@ mod password;
 mod redis;
 mod sub_env;
 mod sub_request;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub(crate) use directives::DIRECTIVES;
