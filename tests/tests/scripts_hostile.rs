@@ -1,6 +1,8 @@
 //! Scripts that loop, allocate, recurse or raise exceptions. Each such script costs only its own request: a limit ends it, the next request
 //! in the same VM is answered, so is a request of another client that was sent meanwhile, and the memory is freed.
 
+use std::time::Instant;
+
 use h2o_tests::{Server, Setup, run};
 
 /// What a client gets from a script that goes wrong.
@@ -181,14 +183,17 @@ fn a_hostile_script_costs_its_own_request() {
     let server = start();
     let mut neighbour = server.connect();
     let mut wrong = Vec::new();
+    let mut waits = Vec::new();
     let before = server.memory_at_rest();
     for (number, (script, want)) in HOSTILE.iter().enumerate() {
         let mut client = server.connect();
         client.send(format!(
             "GET /h{number} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
         ));
+        let asked = Instant::now();
         neighbour.send("GET /fine HTTP/1.1\r\nhost: a\r\n\r\n");
         let fine = neighbour.read_response("GET");
+        waits.push(asked.elapsed());
         assert_eq!((fine.code(), &*fine.text()), (200, "23"), "{script}");
         let got = client.read_to_end();
         let got = String::from_utf8_lossy(&got);
@@ -204,6 +209,13 @@ fn a_hostile_script_costs_its_own_request() {
         server.ask("GET /fine").must_be("200 OK\n\n23");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Shown with --nocapture. How long it takes depends on what else the machine does.
+    waits.sort();
+    let [half, most] = [waits.len() / 2, waits.len() * 99 / 100].map(|at| waits[at].as_millis());
+    println!(
+        "a neighbour of {} hostile scripts waits {half} ms (median), {most} ms (p99)",
+        waits.len()
+    );
     let (after, most) = (server.memory_at_rest(), before + 64 * 1024 * 1024);
     assert!(after < most, "{before} before, {after} after");
     let log = server.folder.read("error.log");
@@ -232,4 +244,26 @@ fn the_log_and_the_status_tell_of_limits() {
     assert!(log.contains(&want), "{log}");
     let status = server.ask("GET /status/json").text();
     assert!(status.contains("\"scripts.time-limit\": 4"), "{status}");
+}
+
+#[test]
+fn a_call_that_blocks_its_worker_is_named_in_the_log() {
+    let config = "
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+hosts:
+  default:
+    paths:
+      /: {mruby.handler-file: '@DIR@/app.rb'}
+";
+    let text = "lambda do |env|\n  text = IO.popen('sleep 0.5; echo read').read\n  [200, {}, [text]]\nend\n";
+    let server = Setup::new(config).file("app.rb", text).start();
+    server.ask("GET /").must_be("200 OK\n\nread\n");
+    let file = server.folder.name_of("app.rb");
+    let want =
+        format!("a script held its worker for more than 100 ms in a call that blocks, at {file}:2");
+    let log = server.read_until("error.log", &want);
+    server.ask("GET /").must_be("200 OK\n\nread\n");
+    assert_eq!(log.matches("that blocks").count(), 1, "{log}");
 }
