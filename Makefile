@@ -175,7 +175,8 @@ target/tools/h2spec: tests/clients/h2spec/go.mod tests/clients/h2spec/go.sum
 # A server that cannot be installed is left out of the comparison, with a note in the report.
 install-bench:
 	@.ci/install python3:python3 h2load:nghttp2-client cc:gcc /usr/include/openssl/ssl.h:libssl-dev
-	@for peer in nginx:nginx-light /usr/bin/h2o:h2o /usr/sbin/apache2:apache2-bin haproxy:haproxy caddy:caddy; do \
+	@for peer in nginx:nginx-light /usr/bin/h2o:h2o /usr/sbin/apache2:apache2-bin haproxy:haproxy caddy:caddy \
+			/usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua; do \
 		.ci/install $$peer || echo "left out: $${peer#*:}" >&2; \
 	done
 

@@ -168,7 +168,7 @@ class Case:
         if self.scheme == "https":
             needs.add("tls12" if self.tls == "1.2" else "tls13")
         if self.path.startswith("/script"):
-            needs.add("script")
+            needs |= {"script", "dos-detector"} if self.path.startswith("/script-guard/") else {"script"}
         elif self.status == 301:
             needs.add("redirect")
         elif size_of_name(self.path) > BULK:

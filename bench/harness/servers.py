@@ -54,6 +54,10 @@ class Server:
     proxy_command: list = field(default_factory=list)
     # Whether it can only be a proxy, so that it takes part in cases with proxies only.
     proxy_only: bool = False
+    # Takes part only in cases that need this; see `Case.needs`.
+    only: str = ""
+    # A file of the system that it needs besides its program.
+    requires: str = ""
     # How the server is built in a directory of bench/, if the program that builds it is installed; see `build`.
     built: dict = field(default_factory=dict)
     # What the server does not support, with the reason; the names are those of `Case.needs`.
@@ -81,9 +85,12 @@ class Server:
             raise ValueError(f"{path.name}: role must be one of {', '.join(ROLES)}")
         try:
             wanted = override or spec.pop("binary")
+            binary, required = shutil.which(wanted), spec.get("requires")
+            if required and not Path(required).exists():
+                wanted, binary = required, None
             return cls(
                 name=path.stem,
-                binary=shutil.which(wanted),
+                binary=binary,
                 wanted=wanted,
                 version_args=spec.pop("version"),
                 template=(path.parent / spec.pop("config")).read_text() if "config" in spec else "",
@@ -121,6 +128,8 @@ class Server:
         """Whether the server's role fits the case."""
         if self.role == "floor":
             return case.floor
+        if self.only and self.only not in case.needs():
+            return False
         return bool(case.backend) or not self.proxy_only
 
     def left_out(self, case):

@@ -26,8 +26,10 @@ SETTLE = 3.0
 def size_of_name(path):
     """The size of a file, which is in its name, or None if there is no such file.
 
-    `/many/SIZE/00000.txt` is the first of many files of that size.
+    `/many/SIZE/00000.txt` is the first of many files of that size. Scripts answer with files, too: below `/script-fetch/` and
+    `/script-guard/`.
     """
+    path = re.sub(r"^/script-(fetch|guard)(?=/)", "", path)
     many = re.fullmatch(r"/many/(\d+)([bkm])/\d{5}\.txt", path)
     if not many and path.lstrip("/") not in (*FILES, HOST_FILE):
         return None
