@@ -17,6 +17,7 @@ use crate::config::TransportSettings;
 use crate::congestion::{Desk, Gate, Pacer};
 use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
+use crate::few_streams::{StreamLimits, StreamWatch};
 use crate::paths::Paths;
 use crate::stats::Stats;
 use crate::stream::StreamId;
@@ -110,6 +111,8 @@ pub struct Connection {
     /// The client's addresses, once its datagrams have come from more than one.
     paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
+    /// Set while the library's tables have room for few streams only.
+    pub(crate) few_streams: Option<Arc<StreamWatch>>,
     /// Whether quinn-proto has deleted its state of the connection. The endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
 }
@@ -131,10 +134,11 @@ impl Sending {
     }
 }
 
-/// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`), with 100
-/// streams allowed. Measured with an allocator that counts.
-const HANDSHAKE_LEN: usize = 32 * 1024;
-const ESTABLISHED_LEN: usize = 11 * 1024;
+/// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`) as long as it has
+/// few streams, and what the tables of 100 streams take besides (`TABLES_LEN`). Measured with an allocator that counts.
+const HANDSHAKE_LEN: usize = 27 * 1024;
+const ESTABLISHED_LEN: usize = 6 * 1024;
+const TABLES_LEN: usize = 5 * 1024;
 
 /// Bytes of a datagram that are not stream content: connection ids, tags, frame headers, acknowledgements. An estimate.
 const DATAGRAM_OVERHEAD: usize = 64;
@@ -239,8 +243,31 @@ impl Connection {
             paced_until: None,
             stall: None,
             trace: None,
+            few_streams: None,
             is_drained: false,
         }
+    }
+
+    /// Keeps the library's tables of streams as small as they are: it makes no entry for another stream when one is over.
+    pub(crate) fn keep_few_streams(&mut self, watch: &Arc<StreamWatch>) {
+        self.few_streams = Some(Arc::clone(watch));
+        self.limit_streams(StreamLimits::NONE);
+    }
+
+    /// Makes room in the library's tables for as many streams as were announced, if a packet was refused that names one of them
+    /// which the tables lack. Returns whether that is so.
+    pub(crate) fn grow_if_refused(&mut self) -> bool {
+        let Some(watch) = (self.few_streams).take_if(|watch| watch.end()) else {
+            return false;
+        };
+        self.limit_streams(watch.announced());
+        true
+    }
+
+    fn limit_streams(&mut self, limits: StreamLimits) {
+        let StreamLimits { bidi, uni } = limits;
+        (self.library).set_max_concurrent_streams(Dir::Bi, code(bidi));
+        (self.library).set_max_concurrent_streams(Dir::Uni, code(uni));
     }
 
     /// See [`crate::Endpoint::transmit`].
@@ -585,9 +612,14 @@ impl Connection {
         } else {
             ESTABLISHED_LEN
         };
+        let tables = if self.few_streams.is_some() {
+            0
+        } else {
+            TABLES_LEN
+        };
         let content = self.written.min(self.send_window) + self.unread.bytes();
         let trace = self.trace.as_ref().map_or(0, |trace| trace.retained());
-        base + trace + usize::try_from(content).unwrap_or(usize::MAX)
+        base + tables + trace + usize::try_from(content).unwrap_or(usize::MAX)
     }
 
     /// Costs that the peer has caused since the last call, in units of its budget: small frames, empty datagrams, windows

@@ -15,6 +15,7 @@ use crate::close::ConnectError;
 use crate::config::{EndpointConfig, Neighbours, ServerRole, TransportSettings};
 use crate::congestion::{Desk, Jump, KnownPaths, Observation, Start};
 use crate::connection::{Connection, Event, Exceeded, HandshakeLimit, Sending};
+use crate::few_streams::{StreamLimits, StreamWatch};
 use crate::id::{IdGenerator, Placement, RecentIds};
 use crate::keys::{KeyRing, Keys, ResetKey, TokenKey};
 use crate::stats::Totals;
@@ -165,6 +166,11 @@ pub struct Endpoint {
     /// Statistics of the connections that have ended, and of all datagrams.
     totals: Totals,
     known_paths: KnownPaths,
+    watch: Arc<StreamWatch>,
+    /// Number of connections whose tables have room for few streams.
+    few_streams: usize,
+    /// A copy of the datagram that is received, if such a connection may get it.
+    copy: Vec<u8>,
     /// How many random numbers were drawn so far; the counter from which the next one is computed.
     drawn: u64,
     hasher: RandomState,
@@ -203,9 +209,11 @@ impl Endpoint {
             let _ = endpoint.max_udp_payload_size(size);
         }
         let (desk, used_tokens) = (Arc::new(Desk::default()), Arc::default());
-        let library_server = server
-            .as_ref()
-            .map(|server| Arc::new(library_server(server, &key_ring, &desk, &used_tokens)));
+        let watch = watch_of(server.as_ref());
+        let library_server = server.as_ref().map(|server| {
+            let library = library_server(server, &key_ring, &desk, &used_tokens, &watch);
+            Arc::new(library)
+        });
         Self {
             library: quinn_proto::Endpoint::new(
                 Arc::new(endpoint),
@@ -225,6 +233,9 @@ impl Endpoint {
             recent_ids: RecentIds::default(),
             totals: Totals::default(),
             known_paths,
+            watch,
+            few_streams: 0,
+            copy: Vec::new(),
             drawn: 0,
             hasher: RandomState::new(),
         }
@@ -253,6 +264,11 @@ impl Endpoint {
             id => self.hasher.hash_one(id),
         };
         let len = data.len();
+        self.copy.clear();
+        // A packet with a long header may begin a connection.
+        if self.few_streams > 0 || data.first().is_some_and(|first| first & 0x80 != 0) {
+            self.copy.extend_from_slice(&data);
+        }
         match self.library.handle(now, remote, local, ecn, data, answer) {
             None => Received::Ignored,
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -266,7 +282,15 @@ impl Endpoint {
                 let was_accepting = connection.is_being_accepted();
                 let was_closed = connection.library.is_closed();
                 connection.on_datagram(remote.ip(), id, len, amplification);
+                if let Some(watch) = &connection.few_streams {
+                    watch.begin();
+                }
                 connection.library.handle_event(event);
+                self.repeat_refused(now, handle, (remote, local, ecn), answer);
+                let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut)
+                else {
+                    return Received::Ignored;
+                };
                 connection.on_received(&self.desk, now);
                 connection.trace_received(&self.desk, now, len);
                 if was_accepting && !connection.is_being_accepted() {
@@ -291,7 +315,7 @@ impl Endpoint {
                         segment_len: None,
                     })
                 }
-                None => self.admit(now, incoming, (id, len), answer),
+                None => self.admit(now, incoming, (id, len), ecn, answer),
             },
             Some(DatagramEvent::Response(transmit)) => Received::Answered(Transmit::of(&transmit)),
         }
@@ -324,6 +348,7 @@ impl Endpoint {
         now: Instant,
         incoming: quinn_proto::Incoming,
         (first_id, len): (u64, usize),
+        ecn: Option<EcnCodepoint>,
         answer: &mut Vec<u8>,
     ) -> Received {
         match self.admission {
@@ -366,8 +391,11 @@ impl Endpoint {
             .flatten();
         self.set_start(&settings, sending, known);
         let first_name = *incoming.orig_dst_cid();
+        let (remote, local) = (incoming.remote_address(), incoming.local_ip());
+        self.watch.begin();
         let accepted = self.library.accept(incoming, now, answer, None);
         self.desk.set_start(None);
+        self.watch.end();
         match accepted {
             Ok((handle, connection)) => {
                 let server = self.server.as_ref();
@@ -382,14 +410,48 @@ impl Endpoint {
                 let traces = server.is_some_and(|server| server.traces);
                 self.insert(handle, connection, sending, limit);
                 let inserted = self.connections.get_mut(handle.0);
-                if let Some(connection) = inserted.and_then(Option::as_mut).filter(|_| traces) {
+                let Some(connection) = inserted.and_then(Option::as_mut) else {
+                    return Received::Ignored;
+                };
+                if traces {
                     connection.begin_trace(now, &first_name, len);
                 }
+                if self.watch.is_needed() {
+                    connection.keep_few_streams(&self.watch);
+                    self.few_streams += 1;
+                }
+                // The datagram may have early data as well.
+                self.repeat_refused(now, handle, (remote, local, ecn), answer);
                 Received::Accepted(ConnectionIndex(handle.0))
             }
             Err(error) => error.response.map_or(Received::Ignored, |transmit| {
                 Received::Answered(Transmit::of(&transmit))
             }),
+        }
+    }
+
+    /// Hands the library the datagram that it was given last once more, if a packet of it was refused because of a stream that the
+    /// connection's tables lacked.
+    fn repeat_refused(
+        &mut self,
+        now: Instant,
+        handle: ConnectionHandle,
+        (remote, local, ecn): (SocketAddr, Option<IpAddr>, Option<EcnCodepoint>),
+        answer: &mut Vec<u8>,
+    ) {
+        let Some(connection) = self.connections.get_mut(handle.0).and_then(Option::as_mut) else {
+            return;
+        };
+        if !connection.grow_if_refused() {
+            return;
+        }
+        self.few_streams -= 1;
+        let again = BytesMut::from(&self.copy[..]);
+        let again = self.library.handle(now, remote, local, ecn, again, answer);
+        if let Some(DatagramEvent::ConnectionEvent(same, event)) = again
+            && same == handle
+        {
+            connection.library.handle_event(event);
         }
     }
 
@@ -529,6 +591,7 @@ impl Endpoint {
             return None;
         }
         self.handshakes -= usize::from(connection.is_being_accepted());
+        self.few_streams -= usize::from(connection.few_streams.is_some());
         self.totals.add(connection);
         *slot = None;
         self.library
@@ -576,7 +639,9 @@ impl Endpoint {
 
     /// Replaces the settings for connections that are accepted from now on.
     pub fn set_server(&mut self, server: ServerRole) {
-        let library = library_server(&server, &self.key_ring, &self.desk, &self.used_tokens);
+        self.watch = watch_of(Some(&server));
+        let (keys, desk, used) = (&self.key_ring, &self.desk, &self.used_tokens);
+        let library = library_server(&server, keys, desk, used, &self.watch);
         self.library.set_server_config(Some(Arc::new(library)));
         self.server = Some(server);
     }
@@ -704,14 +769,25 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
+/// What connections that are accepted announce. An endpoint that accepts none announces nothing.
+fn watch_of(server: Option<&ServerRole>) -> Arc<StreamWatch> {
+    let settings = server.map(|server| &server.transport);
+    let announced = settings.map_or(StreamLimits::NONE, StreamLimits::announced);
+    Arc::new(StreamWatch::new(announced))
+}
+
 fn library_server(
     server: &ServerRole,
     keys: &Arc<KeyRing>,
     desk: &Arc<Desk>,
     used_tokens: &Arc<UsedTokens>,
+    watch: &Arc<StreamWatch>,
 ) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
-        Arc::new(ServerTls(Arc::clone(&server.tls))),
+        Arc::new(ServerTls {
+            chooser: Arc::clone(&server.tls),
+            watch: Arc::clone(watch),
+        }),
         Arc::new(TokenKey(Arc::clone(keys))),
     );
     let mut tokens = ValidationTokenConfig::default();
@@ -719,8 +795,10 @@ fn library_server(
         .lifetime(server.token_lifetime)
         .log(Arc::<UsedTokens>::clone(used_tokens))
         .sent(1);
+    let mut transport = server.transport.library(desk);
+    watch.announced().few().apply(&mut transport);
     config
-        .transport_config(Arc::new(server.transport.library(desk)))
+        .transport_config(Arc::new(transport))
         .retry_token_lifetime(server.retry_token_lifetime)
         .validation_token_config(tokens)
         .max_incoming(server.max_handshakes);

@@ -22,6 +22,9 @@ use rustls::quic::{
 };
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
+use crate::few_streams::StreamWatch;
+use crate::frames::integer;
+
 /// The QUIC versions that are supported: version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
 /// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; quinn-proto keeps at most 16 KiB
@@ -95,11 +98,15 @@ fn initial_keys(version: Version, id: &ConnectionId, side: Side) -> Option<Keys>
 }
 
 fn library_keys(keys: rustls::quic::Keys) -> Keys {
-    keys_with(keys, Packet::Made)
+    keys_with(keys, Packet::Made, Packet::Made)
 }
 
-/// Converts the packet and header keys of rustls to those of quinn-proto. `packet` makes the key that protects sent packets.
-fn keys_with(keys: rustls::quic::Keys, packet: impl FnOnce(Box<dyn PacketKey>) -> Packet) -> Keys {
+/// As [`library_keys`], with packet keys that `local_packet` and `remote_packet` make.
+fn keys_with(
+    keys: rustls::quic::Keys,
+    local_packet: impl FnOnce(Box<dyn PacketKey>) -> Packet,
+    remote_packet: impl FnOnce(Box<dyn PacketKey>) -> Packet,
+) -> Keys {
     let rustls::quic::Keys { local, remote } = keys;
     Keys {
         header: KeyPair {
@@ -107,9 +114,17 @@ fn keys_with(keys: rustls::quic::Keys, packet: impl FnOnce(Box<dyn PacketKey>) -
             remote: Box::new(Header(remote.header)),
         },
         packet: KeyPair {
-            local: Box::new(packet(local.packet)),
-            remote: Box::new(Packet::Made(remote.packet)),
+            local: Box::new(local_packet(local.packet)),
+            remote: Box::new(remote_packet(remote.packet)),
         },
+    }
+}
+
+/// A key of the peer's packets, which a server searches for streams.
+fn watched(key: Box<dyn PacketKey>, watch: Option<&Arc<StreamWatch>>) -> Packet {
+    match watch {
+        Some(watch) => Packet::Watched(key, Arc::clone(watch)),
+        None => Packet::Made(key),
     }
 }
 
@@ -123,6 +138,8 @@ struct NextKeys {
 /// State that all 1-RTT keys of a connection share.
 pub(crate) struct Shared {
     secrets: Mutex<Secrets>,
+    /// A server's.
+    watch: Option<Arc<StreamWatch>>,
     /// The number of bytes that quinn-proto leaves free after the tag of each packet.
     cut: AtomicUsize,
 }
@@ -194,6 +211,8 @@ enum Packet {
     Made(Box<dyn PacketKey>),
     /// The first 1-RTT key, for packets that this side sends.
     Local(Box<dyn PacketKey>, Arc<Shared>),
+    /// A key of a client's packets, whose content the server searches for streams.
+    Watched(Box<dyn PacketKey>, Arc<StreamWatch>),
     NextLocal(Arc<NextKeys>),
     NextRemote(Arc<NextKeys>),
 }
@@ -202,7 +221,7 @@ impl Packet {
     #[inline]
     fn key(&self) -> &dyn PacketKey {
         match self {
-            Self::Made(key) | Self::Local(key, _) => &**key,
+            Self::Made(key) | Self::Local(key, _) | Self::Watched(key, _) => &**key,
             Self::NextLocal(keys) => &*keys.get().local,
             Self::NextRemote(keys) => &*keys.get().remote,
         }
@@ -214,7 +233,19 @@ impl Packet {
         match self {
             Self::Local(_, shared) => shared.cut(),
             Self::NextLocal(keys) => keys.shared.cut(),
-            Self::Made(_) | Self::NextRemote(_) => 0,
+            Self::Made(_) | Self::Watched(..) | Self::NextRemote(_) => 0,
+        }
+    }
+
+    /// See [`StreamWatch::refuses`].
+    #[inline]
+    fn refuses(&self, content: &[u8]) -> bool {
+        match self {
+            Self::Watched(_, watch) => watch.refuses(content),
+            Self::NextRemote(keys) => {
+                (keys.shared.watch.as_ref()).is_some_and(|watch| watch.refuses(content))
+            }
+            Self::Made(_) | Self::Local(..) | Self::NextLocal(_) => false,
         }
     }
 }
@@ -241,6 +272,9 @@ impl crypto::PacketKey for Packet {
         let opened = self.key().decrypt_in_place(number, header, payload);
         let len = opened.map_err(|_| CryptoError)?.len();
         payload.truncate(len);
+        if self.refuses(payload) {
+            return Err(CryptoError);
+        }
         Ok(())
     }
 
@@ -290,7 +324,10 @@ fn retry_pseudo_packet(original: &ConnectionId, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// TLS in the role of the server: makes the TLS sessions of accepted connections.
-pub(crate) struct ServerTls(pub(crate) Arc<dyn TlsChooser>);
+pub(crate) struct ServerTls {
+    pub(crate) chooser: Arc<dyn TlsChooser>,
+    pub(crate) watch: Arc<StreamWatch>,
+}
 
 impl crypto::ServerConfig for ServerTls {
     fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
@@ -320,10 +357,11 @@ impl crypto::ServerConfig for ServerTls {
         Box::new(TlsSession {
             version,
             side: Side::Server,
+            watch: Some(Arc::clone(&self.watch)),
             state: State::ClientHello {
-                chooser: Arc::clone(&self.0),
+                chooser: Arc::clone(&self.chooser),
                 received: Vec::new(),
-                parameters: bytes,
+                parameters: self.watch.announced().announce(&bytes),
             },
             choice: None,
             is_announced: false,
@@ -354,6 +392,7 @@ impl crypto::ClientConfig for ClientSide {
         Ok(Box::new(TlsSession {
             version,
             side: Side::Client,
+            watch: None,
             state: State::Handshake(Box::new(rustls::quic::Connection::Client(rustls))),
             choice: None,
             is_announced: false,
@@ -367,6 +406,8 @@ impl crypto::ClientConfig for ClientSide {
 struct TlsSession {
     version: u32,
     side: Side,
+    /// A server's.
+    watch: Option<Arc<StreamWatch>>,
     state: State,
     /// The TLS configuration that was chosen for a client; `None` in the role of the client, and once the handshake is complete.
     choice: Option<QuicChoice>,
@@ -501,15 +542,6 @@ fn parameter(mut parameters: &[u8], wanted: u64) -> Option<u64> {
     }
 }
 
-/// Removes a variable-length integer (RFC 9000 §16) from the front of the input, and returns it.
-fn integer(input: &mut &[u8]) -> Option<u64> {
-    let len = 1 << (input.first()? >> 6);
-    let (bytes, rest) = input.split_at_checked(len)?;
-    *input = rest;
-    let first = u64::from(bytes[0] & 0x3f);
-    Some((bytes[1..].iter()).fold(first, |value, byte| value << 8 | u64::from(*byte)))
-}
-
 fn protocol_error(code: TransportErrorCode, error: &rustls::Error) -> TransportError {
     let mut failed = TransportError::from(code);
     failed.reason = error.to_string();
@@ -548,7 +580,8 @@ impl Session for TlsSession {
 
     fn early_crypto(&self) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
         let DirectionalKeys { header, packet } = self.rustls()?.zero_rtt_keys()?;
-        Some((Box::new(Header(header)), Box::new(Packet::Made(packet))))
+        let packet = watched(packet, self.watch.as_ref());
+        Some((Box::new(Header(header)), Box::new(packet)))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -612,13 +645,19 @@ impl Session for TlsSession {
             Some(KeyChange::OneRtt { keys, next }) => {
                 let shared = Arc::new(Shared {
                     secrets: Mutex::new(next),
+                    watch: self.watch.clone(),
                     cut: AtomicUsize::new(0),
                 });
                 self.state = match std::mem::replace(&mut self.state, State::Failed) {
                     State::Handshake(rustls) => State::Finishing(rustls, Arc::clone(&shared)),
                     other => other,
                 };
-                return Some(keys_with(keys, |key| Packet::Local(key, shared)));
+                let watch = self.watch.as_ref();
+                return Some(keys_with(
+                    keys,
+                    |key| Packet::Local(key, shared),
+                    |key| watched(key, watch),
+                ));
             }
             None => {}
         }

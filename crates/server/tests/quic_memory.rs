@@ -124,7 +124,7 @@ fn connect(server: &Embedded, count: usize) -> Vec<Client> {
 
 /// Largest number of bytes of heap memory that an idle connection may hold. Memory that the C library allocates is not counted:
 /// cipher keys of less than two kilobytes.
-const IDLE: isize = 23_000;
+const IDLE: isize = 18_400;
 
 #[test]
 fn an_idle_connection_holds_no_buffers() {

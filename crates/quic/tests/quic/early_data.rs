@@ -93,6 +93,29 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
 }
 
 #[test]
+fn early_data_may_use_as_many_streams_as_the_earlier_connection_announced() {
+    let mut pair = pair();
+    pair.connect();
+    pair.run(|_, _| {});
+    pair.connect();
+    let mut opened = 0;
+    while let Some(id) = pair.client().streams().open(Dir::Bi) {
+        pair.client_write(id, b"early", true);
+        opened += 1;
+    }
+    assert_eq!(opened, 100);
+    let mut early = 0;
+    pair.run(|pair, event| {
+        if let Event::StreamOpened(stream) = event {
+            early += usize::from(pair.server().is_handshaking());
+            assert!(matches!(pair.server().read(stream, 9), Read::Data(data) if data == "early"));
+        }
+    });
+    assert!(pair.client().accepted_0rtt());
+    assert_eq!((early, pair.client_lost.as_str()), (opened, ""));
+}
+
+#[test]
 fn early_data_that_is_replayed_to_another_process_is_not_read() {
     let mut pair = pair();
     pair.connect();

@@ -8,5 +8,6 @@
 
 mod conversation;
 mod early_data;
+mod few_streams;
 mod kit;
 mod link;

@@ -1,0 +1,97 @@
+//! Clients may open all streams that are announced, although connections begin with small tables. No timer expires in these tests: what
+//! arrives has not been sent a second time.
+
+use h2o_quic::{Event, Read, StreamId};
+use quinn_proto::Dir;
+
+use crate::kit::Pair;
+
+/// Streams that the server announces: `TransportSettings::default()`.
+const BIDI: usize = 100;
+const UNI: usize = 10;
+
+/// Opens streams until the server allows no more, and writes a request on each. Returns how many there are.
+fn open_all(pair: &mut Pair, dir: Dir) -> usize {
+    let mut opened = 0;
+    while let Some(id) = pair.client().streams().open(dir) {
+        pair.client_write(id, b"question", true);
+        opened += 1;
+    }
+    opened
+}
+
+/// Lets the server answer all requests. Returns how many there were, of both kinds.
+fn answer(pair: &mut Pair) -> usize {
+    let mut answered = 0;
+    pair.run(|pair, event| {
+        let Event::StreamOpened(stream) = event else {
+            return;
+        };
+        answered += 1;
+        let server = pair.server();
+        while let Read::Data(data) = server.read(stream, usize::MAX) {
+            assert_eq!(&data[..], b"question");
+        }
+        if stream.number() % 4 == 0 {
+            assert!(server.finish(stream));
+        }
+    });
+    assert_eq!(pair.client_lost, "");
+    answered
+}
+
+fn ask(pair: &mut Pair) {
+    let id = pair.client_open();
+    pair.client_write(id, b"question", true);
+    assert_eq!(answer(pair), 1);
+    let _ = pair.client_read(id);
+}
+
+#[test]
+fn all_streams_that_are_announced_can_be_opened_at_once() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.run(|_, _| {});
+    assert_eq!(open_all(&mut pair, Dir::Bi), BIDI);
+    assert_eq!(open_all(&mut pair, Dir::Uni), UNI);
+    assert_eq!(answer(&mut pair), BIDI + UNI);
+}
+
+#[test]
+fn the_last_stream_announced_can_be_the_first_to_be_used() {
+    for dir in [Dir::Bi, Dir::Uni] {
+        let mut pair = Pair::new();
+        pair.connect();
+        pair.run(|_, _| {});
+        let mut last = None;
+        while let Some(id) = pair.client().streams().open(dir) {
+            last = Some(id);
+        }
+        let last = last.expect("some are allowed");
+        pair.client_write(last, b"question", true);
+        let mut opened = Vec::new();
+        pair.run(|_, event| {
+            if let Event::StreamOpened(stream) = event {
+                opened.push(stream);
+            }
+        });
+        let number = quinn_proto::VarInt::from(last).into_inner();
+        assert_eq!(opened.last(), Some(&StreamId::new(number)), "{dir:?}");
+        assert_eq!(pair.client_lost, "");
+    }
+}
+
+#[test]
+fn a_client_may_always_open_nearly_as_many_as_were_announced() {
+    for requests in [1, 5, 9, 10, 11, 12, 25, 130] {
+        let mut pair = Pair::new();
+        pair.connect();
+        for _ in 0..requests {
+            ask(&mut pair);
+        }
+        let more = open_all(&mut pair, Dir::Bi);
+        // The library announces more when an eighth is used up.
+        assert!(more >= BIDI - BIDI / 8, "{more} after {requests}");
+        assert_eq!(answer(&mut pair), more);
+    }
+}
