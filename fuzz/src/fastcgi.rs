@@ -5,7 +5,7 @@
 /// # Panics
 /// If an invariant does not hold.
 pub fn fastcgi_head(input: &[u8]) {
-    h2o_handlers::fuzzing::fastcgi_head(input);
+    h2o_upstream::fuzzing::fastcgi_head(input);
 }
 
 /// The input is read as records, and as encoded parameters.

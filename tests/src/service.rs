@@ -138,8 +138,9 @@ impl Service {
         let config = folder.write(
             "php-fpm.conf",
             format!(
-                "[global]\nerror_log = {}\ndaemonize = no\n[www]\n{user}listen = {socket}\nlisten.mode = 0666\npm = static\npm.max_children = 3\n",
-                folder.name_of("php-fpm.log")
+                "[global]\nerror_log = {}\ndaemonize = no\n[www]\n{user}listen = {socket}\nlisten.mode = 0666\npm = static\npm.max_children = 3\nping.path = /ping\naccess.log = {}\naccess.format = \"%m %r %s\"\n",
+                folder.name_of("php-fpm.log"),
+                folder.name_of("php-fpm.access")
             ),
         );
         let service = Self::start(Command::new(program).arg("-y").arg(config));

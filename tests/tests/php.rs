@@ -125,6 +125,39 @@ fn an_application_that_is_gone_or_too_slow_is_503_and_the_log_says_which() {
 }
 
 #[test]
+fn a_php_fpm_that_is_gone_gets_no_requests_until_it_is_back() {
+    let heading = "Several servers with php-fpm";
+    // The second is on no other machine here.
+    let second = "{ port: 9000, host: 127.0.0.1 }";
+    let setup = PAGE.cook(
+        heading,
+        &[
+            (second, "{ port: @DIR@/second.sock, type: unix }"),
+            ("path: /ping", "path: /ping, interval: 50"),
+        ],
+    );
+    let server = setup.file("srv/www/a.php", "<?php echo 'fine';").start();
+    let first = php(&server);
+    let socket = server.folder.name_of("second.sock");
+    let down = format!("backend [unix:{socket}] is down: ");
+    server.wait_for_message(&down);
+    // In the access log of php-fpm, the checks.
+    let _ = server.read_until("php-fpm.access", "GET /ping 200");
+    let get = || ask_by_name(&server, &["http://www.example.com/a.php"]).text();
+    for _ in 0..8 {
+        assert_eq!(get(), "fine");
+    }
+    let other = h2o_tests::Folder::new();
+    let second = Service::php_fpm(&other, &socket);
+    server.wait_for_message(&format!("backend [unix:{socket}] is up again"));
+    first.kill();
+    for _ in 0..8 {
+        assert_eq!(get(), "fine");
+    }
+    second.terminate();
+}
+
+#[test]
 fn uploads_of_wordpress_are_never_run() {
     let server = PAGE
         .cook("WordPress", &[])

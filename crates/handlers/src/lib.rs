@@ -54,7 +54,6 @@ pub use version::{SERVER_VERSION, TLS_LIBRARY};
 pub mod fuzzing {
     pub use crate::basic_auth::fuzzing::*;
     pub use crate::connect::fuzzing::*;
-    pub use crate::fastcgi::fuzzing::*;
     pub use crate::file::fuzzing::*;
     pub use crate::proxy::fuzzing::*;
     pub use crate::rewrite::fuzzing::*;

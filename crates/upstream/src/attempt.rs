@@ -15,7 +15,7 @@ use crate::pool::LocalState;
 use crate::protocol_choice::{ConnectionChoice, ProtocolClass};
 use crate::ready_body::ReadyBody;
 use crate::unanswered::{Reuse, Unanswered};
-use crate::{Call, Failure, Reply, http1, http2, http3, multiplexed};
+use crate::{Call, Failure, Reply, fastcgi, http1, http2, http3, multiplexed};
 
 /// Limit of the time that a request waits for an HTTP/3 connection to open before it uses another protocol. If half of
 /// `proxy.timeout.connect` is shorter, that is the limit.
@@ -36,12 +36,20 @@ pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
     Http2(Rc<multiplexed::Connection<Http2>>),
     Http3(Rc<multiplexed::Connection<Http3>>),
+    Fastcgi(fastcgi::Connection, Reuse),
 }
 
 impl Attempt {
     /// Takes an open connection of the protocol that this request is to use; `None` if a new connection must be opened.
     #[inline]
     pub(crate) fn take_open(&mut self, local: &LocalState, now: Instant) -> Option<Connection> {
+        if local.upstream.settings.fastcgi.is_some() {
+            let backend = self.backends.reusable()?;
+            let connection = local.fastcgi.take(backend, now, |connection| {
+                connection.check(!self.body.can_resend())
+            })?;
+            return Some(Connection::Fastcgi(connection, Reuse::Idle));
+        }
         let connection_choice = if self.by_http1 {
             ConnectionChoice::Http1
         } else {
@@ -133,6 +141,11 @@ impl Attempt {
     ) -> Result<Connection, Failure> {
         let settings = &local.upstream.settings;
         let mut limit = settings.connect_timeout;
+        if settings.fastcgi.is_some() {
+            let connected = connect(worker, local, &[], limit, &mut self.backends).await?;
+            let connection = fastcgi::Connection::from(connected);
+            return Ok(Connection::Fastcgi(connection, Reuse::New));
+        }
         if self.by_http3 {
             let began = worker.clock.now();
             if let Some(connection) = self.open_http3(local, worker, limit).await {
@@ -217,6 +230,9 @@ impl Attempt {
             }
             Connection::Http3(connection) => {
                 multiplexed::send(&local.upstream, &local.scratch, &connection, call, body).await
+            }
+            Connection::Fastcgi(connection, reuse) => {
+                fastcgi::send(local, call, connection, body, reuse).await
             }
         };
         record_result(local, call, &result);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use h2o_exchange::{Body, ConnectionInfo, RequestBody, Trace, Worker};
 use h2o_http::{Headers, RequestHead, StatusCode};
 
-use crate::BackendUrl;
+use crate::{BackendUrl, FastcgiRequest};
 
 /// The protocol of a request to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Protocol {
     Http2,
     /// The request uses HTTP/3.
     Http3,
+    /// FastCGI.
+    Fastcgi,
 }
 
 /// A function that is called with status and fields of an interim response.
@@ -38,8 +40,10 @@ pub struct Call<'a> {
     /// hop-by-hop fields. [`h2o_http::BodyLength::Tunnel`] marks a request for a tunnel; with an upgrade token the method is an
     /// ordinary one on HTTP/1. If the whole body arrives before the request is sent, its length replaces `Unknown`.
     ///
-    /// The function is called once per attempt to connect: normally once.
+    /// The function is called once per attempt to connect: normally once. It is not called for FastCGI.
     pub build: &'a mut dyn FnMut(&BackendUrl, Protocol, &mut RequestHead),
+    /// What a FastCGI application gets in place of a head; set if and only if [`crate::UpstreamSettings::fastcgi`] is.
+    pub fastcgi: Option<&'a FastcgiRequest<'a>>,
     /// The body of the request; for tunnels, the bytes from the client.
     pub body: RequestBody,
     /// Whether to wait for the first bytes of a streamed body before sending the request (H2O compatibility: H2O waits). False for

@@ -65,7 +65,15 @@ impl Failure {
         }
     }
 
-    /// Replaces the cause of the failure.
+    /// Replaces the text.
+    pub(crate) fn with_text(self, text: String) -> Self {
+        Self {
+            text: Cow::Owned(text),
+            ..self
+        }
+    }
+
+    /// Replaces the cause.
     pub(crate) fn with_cause(self, cause: FailureCause) -> Self {
         Self { cause, ..self }
     }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use h2o_exchange::{Timer, Worker};
 use h2o_log::report;
 
-use crate::UpstreamSettings;
 use crate::local_upstream::LocalUpstream;
 use crate::plain_stream::IdleState;
 
@@ -50,12 +49,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// The settings of the upstream that the connections belong to.
-    pub(crate) fn settings(&self) -> &UpstreamSettings {
-        &self.upstream.settings
-    }
-
-    /// Number of idle connections to `backend`.
+    /// Number of connections to `backend`.
     pub(crate) fn len(&self, backend: usize) -> usize {
         self.backends[backend].borrow().len()
     }
@@ -175,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::tests::settings;
-    use crate::{BackendUrl, Balancing, Upstream};
+    use crate::{BackendUrl, Balancing, Upstream, UpstreamSettings};
 
     const KEEPALIVE: Duration = Duration::from_secs(5);
 

@@ -45,7 +45,7 @@ pub use backend::{BackendHost, BackendUrl};
 pub use call::{Call, OnInformational, Protocol, Reply};
 pub use failure::{Failure, FailureCause};
 pub use fastcgi::record as fastcgi_record;
-pub use fastcgi::{FastcgiCall, FastcgiError, FastcgiReply, OnStderr};
+pub use fastcgi::{FastcgiRequest, FastcgiTarget, OnStderr};
 pub use health::check::HealthChecks;
 pub use health::{BackendHealthPolicy, HealthCheck, PassiveCheck, Retry};
 pub use pool::sweep;
@@ -57,5 +57,6 @@ pub use upstream::{Backend, Balancing, HealthPolicy, Upstream};
 /// Entry points for fuzzing requests to backends.
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::fastcgi::head::fuzzing::*;
     pub use crate::fastcgi::record::fuzzing::*;
 }

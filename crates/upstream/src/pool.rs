@@ -17,9 +17,8 @@ use crate::protocol_choice::ProtocolChoice;
 use crate::protocol_memory::Http3Memory;
 use crate::reach::{Opening, Reachability};
 use crate::scratch::Scratch;
-use crate::stream::UpstreamStream;
 use crate::tls_stream::TlsScratch;
-use crate::{Failure, Upstream, http1, http2};
+use crate::{Failure, Upstream, fastcgi, http1, http2};
 
 /// A worker's state of all upstreams.
 #[derive(Default)]
@@ -39,7 +38,7 @@ pub(crate) struct LocalState {
     backends: Box<[LocalBackend]>,
     pub(crate) http1: Rc<http1::Connections>,
     /// Idle connections to FastCGI applications.
-    pub(crate) fastcgi: Rc<IdlePool<UpstreamStream>>,
+    pub(crate) fastcgi: Rc<IdlePool<fastcgi::Connection>>,
     pub(crate) http2_scratch: http2::Scratch,
     pub(crate) http2: Connections<Http2>,
     pub(crate) http3: Connections<Http3>,
@@ -140,6 +139,7 @@ impl LocalState {
     fn has_connection(&self, backend: usize) -> bool {
         let is_to = |other| other == backend;
         self.http1.has_idle(backend)
+            || self.fastcgi.len(backend) > 0
             || self.http2.pick(is_to).is_some()
             || self.http3.pick(is_to).is_some()
     }

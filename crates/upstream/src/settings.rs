@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use h2o_tls::TlsClient;
 
-use crate::NameOrigin;
+use crate::{FastcgiTarget, NameOrigin};
 
 /// Settings of all connections and requests of an upstream.
 #[derive(Clone, PartialEq)]
@@ -37,6 +37,8 @@ pub struct UpstreamSettings {
     pub http3_ecn: bool,
     /// `proxy.http2.max-concurrent-streams`: limit of the open streams on an HTTP/2 or HTTP/3 connection.
     pub http2_max_streams: u32,
+    /// Set if the backends are FastCGI applications: how health checks address them. Otherwise they speak HTTP.
+    pub fastcgi: Option<FastcgiTarget>,
     /// Where the names of the backends come from.
     pub name_origin: NameOrigin,
     /// The TLS client for `https` backends.

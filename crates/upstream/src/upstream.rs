@@ -243,6 +243,16 @@ impl Upstream {
         &self.settings
     }
 
+    /// The URL of a backend, for reports; its scheme is `fastcgi` for FastCGI applications.
+    #[must_use]
+    pub fn url_text(&self, backend: usize) -> String {
+        let text = self.backends[backend].url.to_text();
+        match (&self.settings.fastcgi, text.split_once(':')) {
+            (Some(_), Some((_, rest))) => format!("fastcgi:{rest}"),
+            _ => text,
+        }
+    }
+
     /// Whether requests may use HTTP/2.
     ///
     /// A PROXY header is sent before HTTP/1 only. If one is configured, HTTP/2 is used only if it is configured as
@@ -287,6 +297,7 @@ pub(crate) mod tests {
             http3_ratio: 0,
             http3_ecn: true,
             http2_max_streams: 100,
+            fastcgi: None,
             name_origin: NameOrigin::Configured,
             tls: TlsClient::new(tls).expect("nothing is read"),
         }

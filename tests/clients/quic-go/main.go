@@ -46,6 +46,7 @@ var conversations = map[string]func() error{
 	"requests":        requests,
 	"huge":            huge,
 	"upload":          upload,
+	"post":            post,
 	"semantics":       semantics,
 	"trailers":        trailers,
 	"cancelled":       cancelled,
@@ -387,6 +388,45 @@ func upload() error {
 		}
 		return nil
 	})
+}
+
+// Sends as many zeros as the argument says to the path that it names, and prints content and status of the response, which
+// may come before all of it is sent.
+func post() error {
+	var size int64
+	var path string
+	if _, err := fmt.Sscan(os.Args[3], &size, &path); err != nil {
+		return err
+	}
+	return with(quic.Config{}, false, func(c *client) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+		defer cancel()
+		body := io.LimitReader(zeros{}, size)
+		request, err := http.NewRequestWithContext(ctx, "POST", "https://localhost:"+port+path, io.NopCloser(body))
+		if err != nil {
+			return err
+		}
+		request.ContentLength = size
+		response, err := c.http.RoundTrip(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		content, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s %d\n", content, response.StatusCode)
+		return nil
+	})
+}
+
+// An endless source of zeros.
+type zeros struct{}
+
+func (zeros) Read(piece []byte) (int, error) {
+	clear(piece)
+	return len(piece), nil
 }
 
 // HEAD, conditional requests and ranges.

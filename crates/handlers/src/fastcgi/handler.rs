@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use h2o_exchange::{BodyUse, Exchange, ExchangeRef, Handler, Outcome, RequestBody, Response};
-use h2o_http::{BodyLength, Method, StatusCode};
+use h2o_exchange::{
+    BodyUse, Exchange, ExchangeRef, Handler, LinkHeaderUse, Outcome, RequestBody, Response,
+};
+use h2o_http::{BodyLength, Known, Method, RequestHead, StatusCode};
 use h2o_log::report;
-use h2o_upstream::{FastcgiCall, FastcgiError, FastcgiReply, Upstream};
+use h2o_upstream::{BackendUrl, Call, Failure, FastcgiRequest, Reply, Upstream};
 
-use super::response::{self, HeadError};
 use super::{FastcgiSettings, parameters};
 
 /// The label of FastCGI errors in the error log.
@@ -56,52 +57,75 @@ impl Handler for FastcgiHandler {
 }
 
 async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8>) -> Outcome {
-    let (worker, body) = {
-        let exchange = reference.borrow();
-        (Rc::clone(&exchange.worker), exchange.body.clone())
+    let (worker, client, body, headers, method, is_multiplexed) = {
+        let exchange = &mut *reference.borrow_mut();
+        (
+            Rc::clone(&exchange.worker),
+            Rc::clone(&exchange.connection),
+            exchange.body.clone(),
+            exchange.headers(),
+            exchange.request.method.clone(),
+            exchange.protocol.is_multiplexed(),
+        )
     };
     let noted = Rc::clone(&reference);
-    let reply = upstream.send_fastcgi(FastcgiCall {
-        worker: &worker,
+    let request = FastcgiRequest {
+        method,
         parameters: &parameters,
-        body: body.clone(),
         on_stderr: Rc::new(move |text| note_stderr(&noted, text)),
-    });
-    let reply = reply.await;
-    let exchange = &mut *reference.borrow_mut();
-    let answer = match reply {
-        Ok(reply) => answer(exchange, reply),
-        Err(error) => Err(failed(exchange, &error)),
     };
-    Outcome::Done(answer.unwrap_or_else(|mut response| {
-        if let RequestBody::Stream(pipe) = &body
-            && !pipe.is_complete()
-        {
-            // Close the client's connection after the response: the rest of the request body is not read, so the next
-            // request on the connection cannot be read either.
-            response.closes = true;
-            pipe.abandon();
+    let pipe = match &body {
+        RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
+        RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
+    };
+    let mut build = |_: &BackendUrl, _, _: &mut RequestHead| {};
+    let sending = upstream.send(Call {
+        worker: &worker,
+        client,
+        client_address: None,
+        build: &mut build,
+        fastcgi: Some(&request),
+        body,
+        waits_for_content: true,
+        ends_with_upload: !is_multiplexed,
+        needs_http1: false,
+        expects_continue: false,
+        on_informational: None,
+        trace: None,
+        headers,
+    });
+    let reply = sending.await;
+    let exchange = &mut *reference.borrow_mut();
+    Outcome::Done(match reply {
+        Ok(reply) => answer(exchange, reply),
+        Err(failure) => {
+            let mut response = failed(exchange, &failure);
+            if let Some(pipe) = pipe
+                && !pipe.is_complete()
+            {
+                // Close the client's connection after the response: the rest of the request body is not read, so the next
+                // request on the connection cannot be read either.
+                response.closes = true;
+                pipe.abandon();
+            }
+            response
         }
-        *response
-    }))
+    })
 }
 
-/// The response to the client, from the application's reply. `Err`: an error response in its place.
-fn answer(exchange: &mut Exchange, reply: FastcgiReply) -> Result<Response, Box<Response>> {
-    let head = match response::parse(&reply.head) {
-        Ok(head) => head,
-        Err(error) => return Err(refused(exchange, &error)),
-    };
+/// The response to the client, from the application's reply.
+fn answer(exchange: &Exchange, reply: Reply) -> Response {
     let is_head = exchange.request.method == Method::Head;
-    let length = head.length;
-    let body = reply.into_body(length);
-    let mut response = Response::new(head.status, head.headers, body);
-    response.reason = Some(head.reason.into());
-    response.links = head.links;
-    if length.is_some() || is_head {
-        response.length = length;
+    let has_link = reply.headers.get(Known::Link).is_some();
+    let mut response = Response::new(reply.status, reply.headers, reply.body);
+    response.reason = reply.reason.map(String::from).map(Into::into);
+    if has_link {
+        response.links = LinkHeaderUse::Push;
     }
-    Ok(response)
+    if reply.length.is_some() || is_head {
+        response.length = reply.length;
+    }
+    response
 }
 
 fn note_stderr(reference: &ExchangeRef, text: &[u8]) {
@@ -113,20 +137,11 @@ fn note_stderr(reference: &ExchangeRef, text: &[u8]) {
     }
 }
 
-fn failed(exchange: &mut Exchange, error: &FastcgiError) -> Box<Response> {
-    exchange.note_error(LABEL, &error.to_string());
-    unavailable(exchange)
-}
-
-fn refused(exchange: &mut Exchange, error: &HeadError) -> Box<Response> {
-    exchange.note_error(LABEL, &error.to_string());
-    unavailable(exchange)
-}
-
 /// The response when the application cannot be used. H2O compatibility: H2O answers 503 with this reason and text.
-fn unavailable(exchange: &Exchange) -> Box<Response> {
+fn failed(exchange: &mut Exchange, failure: &Failure) -> Response {
+    exchange.note_error(LABEL, &failure.fastcgi_text());
     let status = StatusCode::SERVICE_UNAVAILABLE;
     exchange.worker.counters.count_status(status);
     let text = "Internal Server Error";
-    Box::new(Response::error(status, text, text))
+    Response::error(status, text, text)
 }

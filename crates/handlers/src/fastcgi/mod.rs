@@ -1,24 +1,24 @@
 //! `fastcgi.connect` and `fastcgi.spawn`: applications answer requests over FastCGI.
 //!
-//! [`parameters`] describes the request, [`response`] reads the header block of the application. `h2o_upstream` has connections,
-//! records and time limits.
+//! [`parameters`] describes the request. `h2o_upstream` has connections, records, header blocks, health checks, retries and
+//! time limits.
 
 mod handler;
 mod parameters;
-mod response;
 mod spawn;
 
 use std::path::Path;
 use std::time::Duration;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass, Unit};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Unit};
 use h2o_exchange::Scope;
 use h2o_http::Scheme;
-use h2o_upstream::{BackendHost, BackendUrl, Balancing, Upstream};
+use h2o_upstream::{BackendHost, BackendUrl, Balancing, FastcgiTarget, HealthCheck, Upstream};
 
-use crate::proxy::settings::ProxySettings;
+use crate::proxy::Upstreams;
+use crate::proxy::health_policy::{self, CheckSettings};
+use crate::proxy::settings::{ProxySettings, Timeouts};
 use handler::FastcgiHandler;
-pub(crate) use response::fuzzing;
 
 /// Longest path of a Unix socket in bytes (`sun_path`), without the terminating zero.
 const MAX_UNIX_PATH: usize = 107;
@@ -29,10 +29,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         levels: Levels::PATH_EXTENSION,
         pass: Pass::Content,
         kinds: Kinds::ANY.with_attributes(&CONNECT),
-        value: "a port of 127.0.0.1, or a mapping",
+        value: "a port of 127.0.0.1, a mapping, or a sequence of these",
         default: "none",
         help: "The FastCGI application that listens at this address, such as php-fpm, answers requests. At the level of a path \
                it gets all requests, in [`file.custom-handler`](#filecustom-handler) the requests for files with the extension. \
+               Not in H2O: the applications of a sequence get requests in turn, by their `weight`. \
                See [the recipe](recipes.md#php-and-other-fastcgi-applications).",
         apply: connect,
     },
@@ -80,9 +81,36 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "fastcgi.timeout.io",
         "MILLISECONDS",
         "30000",
-        "How long a connection may take to open, and how long a wait for the application may last.",
+        "How long a connection may take to open, and how long a wait for the application may last. Also sets \
+         `fastcgi.timeout.connect` and `fastcgi.timeout.first_byte`, unless they are set at the same level.",
         |scope, command| {
-            scope.edit::<FastcgiSettings>().io_timeout = milliseconds(command)?;
+            let limit = milliseconds(command)?;
+            let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
+            timeouts.set_io(command.level, limit);
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "fastcgi.timeout.connect",
+        "MILLISECONDS",
+        "`fastcgi.timeout.io`",
+        "Not in H2O: how long connecting may take, the look-up of the name and all attempts together.",
+        |scope, command| {
+            let limit = milliseconds(command)?;
+            let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
+            timeouts.set_connect(command.level, limit);
+            Ok(())
+        },
+    ),
+    Directive::setting(
+        "fastcgi.timeout.first_byte",
+        "MILLISECONDS",
+        "`fastcgi.timeout.io`",
+        "Not in H2O: how long the first byte of a response may take once the request is sent.",
+        |scope, command| {
+            let limit = milliseconds(command)?;
+            let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
+            timeouts.set_first_byte(command.level, limit);
             Ok(())
         },
     ),
@@ -92,13 +120,58 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "0",
         "How long a connection without requests is kept. 0: each request has a connection of its own.",
         |scope, command| {
-            scope.edit::<FastcgiSettings>().keepalive = milliseconds(command)?;
+            scope.edit::<FastcgiSettings>().timeouts.keepalive = milliseconds(command)?;
             Ok(())
         },
     ),
+    Directive {
+        kinds: Kinds::ANY.with_attributes(&health_policy::HEALTH_CHECK),
+        ..Directive::setting(
+            "fastcgi.health-check",
+            "OFF|ON, or a mapping",
+            "OFF",
+            "Not in H2O: like [`proxy.health-check`](#proxyhealth-check). The application is asked for `path` by `GET`: as `SCRIPT_NAME`, and as \
+             `SCRIPT_FILENAME` below [`fastcgi.document_root`](#fastcgidocument_root), within [`file.custom-handler`](#filecustom-handler), and \
+             as `PATH_INFO` elsewhere. Also switches `fastcgi.passive-health-check` and `fastcgi.retry` on, unless they are set.",
+            |scope, command| {
+                let check = health_policy::health_check(command.node)?;
+                scope.edit::<FastcgiSettings>().checks.active = check;
+                Ok(())
+            },
+        )
+    },
+    Directive {
+        kinds: Kinds::ANY.with_attributes(&health_policy::PASSIVE_CHECK),
+        ..Directive::setting(
+            "fastcgi.passive-health-check",
+            "OFF|ON, or a mapping",
+            "`ON` for the applications that `fastcgi.health-check` checks",
+            "Not in H2O: like [`proxy.passive-health-check`](#proxypassive-health-check).",
+            |scope, command| {
+                let check = health_policy::passive_check(command.node)?;
+                scope.edit::<FastcgiSettings>().checks.passive = Some(check);
+                Ok(())
+            },
+        )
+    },
+    Directive {
+        kinds: Kinds::ANY.with_attributes(&health_policy::RETRY),
+        ..Directive::setting(
+            "fastcgi.retry",
+            "OFF|ON, or a mapping",
+            "`ON` where applications are checked, actively or passively",
+            "Not in H2O: like [`proxy.retry`](#proxyretry). A request that an application rejects because it is overloaded (FCGI_OVERLOADED) \
+             is retried, too.",
+            |scope, command| {
+                let retry = health_policy::retry(command.node)?;
+                scope.edit::<FastcgiSettings>().checks.retry = Some(retry);
+                Ok(())
+            },
+        )
+    },
 ];
 
-const CONNECT: [Attribute; 3] = [
+const CONNECT: [Attribute; 5] = [
     Attribute::required(
         "port",
         Kinds::SCALAR,
@@ -118,6 +191,20 @@ const CONNECT: [Attribute; 3] = [
         "tcp|unix",
         "`tcp`",
         "Whether `port` is a TCP port or the path of a Unix socket.",
+    ),
+    Attribute::optional(
+        "weight",
+        Kinds::SCALAR,
+        "1 to 256",
+        "1",
+        "Its share, compared with that of the others of a sequence.",
+    ),
+    Attribute::optional(
+        "health-check",
+        Kinds::ANY,
+        "as `fastcgi.health-check`",
+        "`fastcgi.health-check`",
+        "Health checks of this application.",
     ),
 ];
 
@@ -149,48 +236,90 @@ fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
 struct FastcgiSettings {
     document_root: Option<Box<str>>,
     sends_delegated_uri: bool,
-    io_timeout: Duration,
-    keepalive: Duration,
+    /// `fastcgi.timeout.*`
+    timeouts: Timeouts,
+    /// `fastcgi.health-check`, `fastcgi.passive-health-check` and `fastcgi.retry`.
+    checks: CheckSettings,
 }
 
 impl Default for FastcgiSettings {
     fn default() -> Self {
+        let mut timeouts = Timeouts::default();
+        timeouts.keepalive = Duration::ZERO;
         Self {
             document_root: None,
             sends_delegated_uri: false,
-            io_timeout: Duration::from_secs(30),
-            keepalive: Duration::ZERO,
+            timeouts,
+            checks: CheckSettings::default(),
+        }
+    }
+}
+
+/// An application as the configuration gives it.
+struct ApplicationSpec {
+    url: BackendUrl,
+    weight: u32,
+    /// Its own `health-check`, which replaces that of the configuration level.
+    check: Option<Option<HealthCheck>>,
+}
+
+impl From<BackendUrl> for ApplicationSpec {
+    fn from(url: BackendUrl) -> Self {
+        Self {
+            url,
+            weight: 1,
+            check: None,
         }
     }
 }
 
 fn connect(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
-    let url = read_address(command)?;
-    add_handler(scope, command, url)
+    let list = match command.node.as_sequence() {
+        Some([]) | None => std::slice::from_ref(command.node),
+        Some(list) => list,
+    };
+    let applications = list.iter().map(read_application);
+    let applications = applications.collect::<Result<_, _>>()?;
+    add_handler(scope, command, applications)
 }
 
-/// Adds the handler for the application that listens at `url`.
-fn add_handler(scope: &mut Scope, command: &Command<'_>, url: BackendUrl) -> Result<(), Error> {
+/// Adds the handler for these applications.
+fn add_handler(
+    scope: &mut Scope,
+    command: &Command<'_>,
+    applications: Vec<ApplicationSpec>,
+) -> Result<(), Error> {
     let settings = scope.settings.get::<FastcgiSettings>();
-    let proxy = ProxySettings::default().upstream();
-    let mut upstream = proxy.map_err(|error| command.error(error.to_string()))?;
-    upstream.connect_timeout = settings.io_timeout;
-    upstream.io_timeout = settings.io_timeout;
-    upstream.keepalive = settings.keepalive;
-    let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, upstream);
+    let mut proxy = ProxySettings::default();
+    proxy.timeouts = settings.timeouts;
+    let mut upstream = proxy
+        .upstream()
+        .map_err(|error| command.error(error.to_string()))?;
+    upstream.fastcgi = Some(match command.level {
+        Level::Extension => {
+            FastcgiTarget::Script(settings.document_root.clone().unwrap_or_default())
+        }
+        _ => FastcgiTarget::Path,
+    });
+    let own = applications.iter().map(|application| &application.check);
+    let policy = health_policy::of(&settings.checks, own);
+    let list = applications.into_iter();
+    let list = list.map(|application| (application.url, application.weight));
+    let upstream =
+        Upstream::with_health_policy(list.collect(), Balancing::RoundRobin, upstream, policy);
+    let upstream = Upstreams::note(scope, upstream);
+    health_policy::check(scope, &upstream);
     let handler = FastcgiHandler::new(upstream, &settings);
     scope.handlers.push(Box::new(handler));
     Ok(())
 }
 
-/// Reads the address of the application from the argument of `fastcgi.connect`.
-fn read_address(command: &Command<'_>) -> Result<BackendUrl, Error> {
-    let node = command.node;
+fn read_application(node: &Node) -> Result<ApplicationSpec, Error> {
     if node.as_str().is_some() {
-        return tcp(node, "127.0.0.1");
+        return tcp(node, "127.0.0.1").map(Into::into);
     }
     if node.as_mapping().is_none() {
-        return Err(command.error(
+        return Err(node.error(
             "value must be a string or a mapping (with keys: `port` and optionally `host` and `type`)",
         ));
     }
@@ -200,16 +329,30 @@ fn read_address(command: &Command<'_>) -> Result<BackendUrl, Error> {
         Some(host) => host.scalar()?,
         None => "127.0.0.1",
     };
-    match attributes.get("type") {
-        None => tcp(port, host),
+    let url = match attributes.get("type") {
+        None => tcp(port, host)?,
         Some(kind) => match kind.scalar()? {
-            "tcp" => tcp(port, host),
-            "unix" => unix(port),
-            other => Err(kind
-                .error(format!("unknown listen type: {other}"))
-                .with_hint("write `tcp` or `unix`")),
+            "tcp" => tcp(port, host)?,
+            "unix" => unix(port)?,
+            other => {
+                return Err(kind
+                    .error(format!("unknown listen type: {other}"))
+                    .with_hint("write `tcp` or `unix`"));
+            }
         },
-    }
+    };
+    let weight = match attributes.get("weight") {
+        None => 1,
+        Some(weight) => weight
+            .integer("%u", 1..=256)
+            .map_err(|_| weight.error("weight must be an integer in range 1 - 256"))?,
+    };
+    let check = attributes.get("health-check");
+    Ok(ApplicationSpec {
+        url,
+        weight,
+        check: check.map(health_policy::health_check).transpose()?,
+    })
 }
 
 fn tcp(port: &Node, host: &str) -> Result<BackendUrl, Error> {
@@ -267,11 +410,28 @@ mod tests {
                 "fastcgi.connect: { port: 9000, host: php.internal, type: tcp }",
                 "accepted",
             ),
+            (
+                "fastcgi.connect: [9000, { port: /run/b.sock, type: unix, weight: 2, health-check: OFF }]",
+                "accepted",
+            ),
+            ("fastcgi.connect: []", "value must be a string or a mapping"),
+            (
+                "fastcgi.connect: { port: 1, weight: 0 }",
+                "weight must be an integer in range 1 - 256",
+            ),
+            (
+                "fastcgi.health-check: { path: ping }",
+                "path must begin with `/`",
+            ),
+            (
+                "fastcgi.retry: { tries: 0 }",
+                "argument must match the format: %u",
+            ),
             ("fastcgi.connect: php", "invalid port number:php"),
             ("fastcgi.connect: 0", "invalid port number:0"),
             ("fastcgi.connect: 65536", "invalid port number:65536"),
             (
-                "fastcgi.connect: [9000]",
+                "fastcgi.connect: [[9000]]",
                 "value must be a string or a mapping (with keys: `port` and optionally `host` and `type`)",
             ),
             (

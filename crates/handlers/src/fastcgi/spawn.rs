@@ -62,7 +62,7 @@ pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Erro
     let application = take_over(scope, next);
     let path = application.socket();
     scope.shared.edit::<Resources>().0.push(application);
-    super::add_handler(scope, command, super::unix_url(&path))
+    super::add_handler(scope, command, vec![super::unix_url(&path).into()])
 }
 
 /// The application to use: that of the running configuration, if it is the same and no other directive has taken it

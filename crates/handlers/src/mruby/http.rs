@@ -166,6 +166,7 @@ impl Outgoing {
                     let target = head.headers.store(&target);
                     head.set_target(target);
                 },
+                fastcgi: None,
                 body: body.map_or(RequestBody::None, RequestBody::Bytes),
                 waits_for_content: true,
                 ends_with_upload: false,

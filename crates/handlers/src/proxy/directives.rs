@@ -98,7 +98,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
              defaults.",
             |scope, command| {
                 let check = health_policy::health_check(command.node)?;
-                settings(scope).health_check = check;
+                settings(scope).checks.active = check;
                 Ok(())
             },
         )
@@ -114,7 +114,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
              defaults.",
             |scope, command| {
                 let check = health_policy::passive_check(command.node)?;
-                settings(scope).passive_check = Some(check);
+                settings(scope).checks.passive = Some(check);
                 Ok(())
             },
         )
@@ -129,7 +129,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
              and its body was not streamed. `ON` stands for the defaults.",
             |scope, command| {
                 let retry = health_policy::retry(command.node)?;
-                settings(scope).retry = Some(retry);
+                settings(scope).checks.retry = Some(retry);
                 Ok(())
             },
         )
@@ -578,7 +578,8 @@ fn reverse(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let upstream = settings
         .upstream()
         .map_err(|error| unreadable(command, &error))?;
-    let policy = health_policy::of(&settings, &backends.list);
+    let own = backends.list.iter().map(|backend| &backend.check);
+    let policy = health_policy::of(&settings.checks, own);
     let list = backends.list.into_iter();
     let list = list.map(|backend| (backend.url, backend.weight)).collect();
     let upstream = Upstream::with_health_policy(list, backends.balancing, upstream, policy);

@@ -221,6 +221,7 @@ async fn forward(
                 let rules = &proxy.request;
                 rules.build(exchange, wanted, mapping, backend, protocol, head);
             },
+            fastcgi: None,
             body,
             waits_for_content: wanted == TunnelKind::Nothing && !forwards_expectation,
             ends_with_upload: !is_multiplexed,

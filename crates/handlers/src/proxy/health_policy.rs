@@ -9,8 +9,16 @@ use h2o_upstream::{
     BackendHealthPolicy, HealthCheck, HealthChecks, HealthPolicy, PassiveCheck, Retry, Upstream,
 };
 
-use super::backends::BackendSpec;
-use super::settings::ProxySettings;
+/// The health checks and retries of a level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckSettings {
+    /// `health-check`; `None`: off.
+    pub(crate) active: Option<HealthCheck>,
+    /// `passive-health-check`, if it was set.
+    pub(crate) passive: Option<Option<PassiveCheck>>,
+    /// `retry`, if it was set.
+    pub(crate) retry: Option<Option<Retry>>,
+}
 
 /// Longest time in milliseconds that these directives accept, one day. Longer times are likely mistakes.
 const MAX_MILLISECONDS: u64 = 86_400_000;
@@ -18,7 +26,7 @@ const MAX_MILLISECONDS: u64 = 86_400_000;
 const MAX_COUNT: u64 = 1_000;
 
 /// The attributes of `proxy.health-check`.
-pub(super) const HEALTH_CHECK: [Attribute; 7] = [
+pub(crate) const HEALTH_CHECK: [Attribute; 7] = [
     Attribute::optional(
         "path",
         Kinds::SCALAR,
@@ -71,7 +79,7 @@ pub(super) const HEALTH_CHECK: [Attribute; 7] = [
 ];
 
 /// The attributes of `proxy.passive-health-check`.
-pub(super) const PASSIVE_CHECK: [Attribute; 2] = [
+pub(crate) const PASSIVE_CHECK: [Attribute; 2] = [
     Attribute::optional(
         "fall",
         Kinds::SCALAR,
@@ -89,7 +97,7 @@ pub(super) const PASSIVE_CHECK: [Attribute; 2] = [
 ];
 
 /// The attributes of `proxy.retry`.
-pub(super) const RETRY: [Attribute; 2] = [
+pub(crate) const RETRY: [Attribute; 2] = [
     Attribute::optional(
         "tries",
         Kinds::SCALAR,
@@ -107,7 +115,7 @@ pub(super) const RETRY: [Attribute; 2] = [
 ];
 
 /// Reads `proxy.health-check`, or the `health-check` of a backend. `None` if there are no checks.
-pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
+pub(crate) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
     on_off_or(node, &HEALTH_CHECK, |attributes| {
         let default = HealthCheck::default();
         let path = match attributes.get("path") {
@@ -127,7 +135,7 @@ pub(super) fn health_check(node: &Node) -> Result<Option<HealthCheck>, Error> {
 }
 
 /// Reads `proxy.passive-health-check`. `None` if there are no passive checks.
-pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> {
+pub(crate) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> {
     on_off_or(node, &PASSIVE_CHECK, |attributes| {
         let default = PassiveCheck::default();
         Ok(PassiveCheck {
@@ -138,7 +146,7 @@ pub(super) fn passive_check(node: &Node) -> Result<Option<PassiveCheck>, Error> 
 }
 
 /// Reads `proxy.retry`. `None` if failed requests are not retried.
-pub(super) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
+pub(crate) fn retry(node: &Node) -> Result<Option<Retry>, Error> {
     on_off_or(node, &RETRY, |attributes| {
         let default = Retry::default();
         let budget = match attributes.get("budget") {
@@ -207,22 +215,24 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
     }
 }
 
-/// The health checks of these backends, and the retries. A backend's own `health-check` counts before the setting of
-/// the path.
-pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPolicy {
-    let of_backend = |backend: &BackendSpec| {
-        let active = match &backend.check {
+/// Which health checks are made of backends: those of their own entry, if there are any, or else those of the level.
+pub(crate) fn of<'b>(
+    settings: &CheckSettings,
+    own: impl Iterator<Item = &'b Option<Option<HealthCheck>>>,
+) -> HealthPolicy {
+    let of_backend = |own: &Option<Option<HealthCheck>>| {
+        let active = match own {
             Some(own) => own.clone(),
-            None => settings.health_check.clone(),
+            None => settings.active.clone(),
         };
-        // Passive checks of a backend are on by default if its active checks are.
-        let passive = match settings.passive_check {
+        // Passive checks are on by default where active checks are.
+        let passive = match settings.passive {
             Some(configured) => configured,
             None => active.as_ref().map(|_| PassiveCheck::default()),
         };
         BackendHealthPolicy { active, passive }
     };
-    let backends: Vec<_> = backends.iter().map(of_backend).collect();
+    let backends: Vec<_> = own.map(of_backend).collect();
     let is_any = |policy: &BackendHealthPolicy| policy.active.is_some() || policy.passive.is_some();
     let retry = match settings.retry {
         Some(configured) => configured,
@@ -236,7 +246,7 @@ pub(super) fn of(settings: &ProxySettings, backends: &[BackendSpec]) -> HealthPo
 struct Checks(Option<Arc<HealthChecks>>);
 
 /// If `upstream` has health checks, the server starts them when it begins to serve.
-pub(super) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
+pub(crate) fn check(scope: &mut Scope, upstream: &Arc<Upstream>) {
     if !upstream.is_checked() {
         return;
     }
@@ -256,13 +266,13 @@ mod tests {
     use super::*;
     use h2o_config::{Memory, load};
 
-    /// Shows the health checks of two backends, the second of which has `own` as its `health-check`: `a` for active and
-    /// `p` for passive checks. Also returns how often a failed request is retried.
-    fn shown(settings: &ProxySettings, own: &str) -> (String, Option<u32>) {
+    /// How two backends are looked after, the second of which has a `health-check` of its own: `a` and `p` for active and passive
+    /// checks, and how often requests are made again.
+    fn shown(settings: &CheckSettings, own: &str) -> (String, Option<u32>) {
         let text = format!("[ 'http://a', {{ url: 'http://b', health-check: {own} }} ]");
         let node = load("f", &Memory::new().file("f", &*text)).unwrap();
         let backends = super::super::backends::Backends::read(&node).unwrap();
-        let policy = of(settings, &backends.list);
+        let policy = of(settings, backends.list.iter().map(|backend| &backend.check));
         let kinds = policy.backends.iter().map(|policy| {
             let active = policy.active.as_ref().map_or("-", |_| "a");
             let passive = policy.passive.map_or("-", |_| "p");
@@ -299,11 +309,10 @@ mod tests {
             (None, None, Some(Some(seven)), "OFF", ("-- -- ", Some(7))),
         ];
         for (health_check, passive_check, retry, own, (kinds, tries)) in cases {
-            let settings = ProxySettings {
-                health_check,
-                passive_check,
+            let settings = CheckSettings {
+                active: health_check,
+                passive: passive_check,
                 retry,
-                ..ProxySettings::default()
             };
             assert_eq!(
                 shown(&settings, own),

@@ -11,7 +11,7 @@ mod directives;
 pub(crate) mod fuzzing;
 mod goodbye;
 mod handler;
-mod health_policy;
+pub(crate) mod health_policy;
 mod request;
 mod response;
 pub(crate) mod settings;

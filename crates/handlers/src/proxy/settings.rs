@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use h2o_config::Level;
 use h2o_tls::{TlsClient, TlsClientError, TlsClientSettings};
-use h2o_upstream::{HealthCheck, NameOrigin, PassiveCheck, Retry, UpstreamSettings};
+use h2o_upstream::{NameOrigin, UpstreamSettings};
 
+use super::health_policy::CheckSettings;
 use super::request::RequestRules;
 use super::response::ResponseRules;
 
@@ -44,12 +45,8 @@ pub(crate) struct ProxySettings {
     pub(super) http2_max_streams: u32,
     /// Whether the names of the servers come from the configuration, or from requests and responses.
     pub(super) name_origin: NameOrigin,
-    /// The setting of `proxy.health-check`; `None` if there are no checks.
-    pub(super) health_check: Option<HealthCheck>,
-    /// The setting of `proxy.passive-health-check`, if the directive was used.
-    pub(super) passive_check: Option<Option<PassiveCheck>>,
-    /// The setting of `proxy.retry`, if the directive was used.
-    pub(super) retry: Option<Option<Retry>>,
+    /// `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`.
+    pub(super) checks: CheckSettings,
 }
 
 impl Default for ProxySettings {
@@ -82,9 +79,7 @@ impl Default for ProxySettings {
             http2_force_cleartext: false,
             http2_max_streams: 100,
             name_origin: NameOrigin::Configured,
-            health_check: None,
-            passive_check: None,
-            retry: None,
+            checks: CheckSettings::default(),
         }
     }
 }
@@ -109,6 +104,7 @@ impl ProxySettings {
             http3_ecn: self.http3_ecn,
             http2_force_cleartext: self.http2_force_cleartext,
             http2_max_streams: self.http2_max_streams,
+            fastcgi: None,
             name_origin: self.name_origin,
             tls: self.tls.client()?,
         })
@@ -133,9 +129,7 @@ impl ProxySettings {
             expects_continue: false,
             proxy_protocol: false,
             http2_force_cleartext: false,
-            health_check: None,
-            passive_check: None,
-            retry: None,
+            checks: CheckSettings::default(),
             name_origin: NameOrigin::Requested,
             ..*self
         }
@@ -190,7 +184,7 @@ impl Default for Timeouts {
 impl Timeouts {
     /// Sets the limit for I/O. It also becomes the limit for connecting and for the first byte, unless the same level
     /// sets these.
-    pub(super) fn set_io(&mut self, level: Level, limit: Duration) {
+    pub(crate) fn set_io(&mut self, level: Level, limit: Duration) {
         self.io = limit;
         // The settings of an inner level begin as a copy of the outer level's settings, including the levels noted in
         // them.
@@ -202,11 +196,11 @@ impl Timeouts {
         }
     }
 
-    pub(super) fn set_connect(&mut self, level: Level, limit: Duration) {
+    pub(crate) fn set_connect(&mut self, level: Level, limit: Duration) {
         (self.connect, self.connect_set) = (limit, Some(level));
     }
 
-    pub(super) fn set_first_byte(&mut self, level: Level, limit: Duration) {
+    pub(crate) fn set_first_byte(&mut self, level: Level, limit: Duration) {
         (self.first_byte, self.first_byte_set) = (limit, Some(level));
     }
 }

@@ -40,7 +40,7 @@ impl Upstreams {
 
     /// Adds an upstream of the path that is being configured. Returns the upstream to use: that of the running
     /// configuration, if it has the same settings.
-    pub(super) fn note(scope: &mut Scope, upstream: Arc<Upstream>) -> Arc<Upstream> {
+    pub(crate) fn note(scope: &mut Scope, upstream: Arc<Upstream>) -> Arc<Upstream> {
         let host = scope.host.as_ref().map(|host| host.to_authority());
         let host: Box<str> = host.unwrap_or_default().into();
         let path = scope.path.clone().unwrap_or_default();

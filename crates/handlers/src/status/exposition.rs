@@ -282,11 +282,11 @@ fn backends(text: &mut Text, site: &Site, worker: &Worker) {
     let listed = site.shared.get::<Upstreams>();
     let mut seen = HashSet::new();
     for listed in listed.list() {
-        for (index, backend) in listed.upstream.backends().iter().enumerate() {
+        for index in 0..listed.upstream.backends().len() {
             let Some(is_up) = listed.upstream.is_up(index) else {
                 continue;
             };
-            let url = backend.url.to_text();
+            let url = listed.upstream.url_text(index);
             let key = (&*listed.host, &*listed.path, url.to_string());
             if seen.len() == MAX_LISTED || !seen.insert(key) {
                 continue;

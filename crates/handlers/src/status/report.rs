@@ -305,7 +305,7 @@ fn backends(members: &mut Members<'_>, site: &Site) {
         backends.map(|(index, backend)| {
             let up = listed.upstream.is_up(index);
             Object::new()
-                .text("url", &backend.url.to_text())
+                .text("url", &listed.upstream.url_text(index))
                 .text("host", &listed.host)
                 .text("path", &listed.path)
                 .raw("weight", backend.weight)

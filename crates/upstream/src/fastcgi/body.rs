@@ -12,6 +12,8 @@ use crate::read_ahead::Origin;
 /// after END_REQUEST.
 pub(super) struct FastcgiBody {
     exchange: Option<FastcgiExchange>,
+    /// Why the body fails after `ready`, if it does.
+    failure: Option<String>,
     /// Bytes of the body that arrived together with the head.
     ready: Bytes,
     /// Number of bytes of the body that may still be passed on before the announced length is reached. The application's bytes
@@ -22,11 +24,13 @@ pub(super) struct FastcgiBody {
 impl FastcgiBody {
     pub(super) fn new(
         exchange: Option<FastcgiExchange>,
+        failure: Option<String>,
         ready: Bytes,
         length: Option<u64>,
     ) -> Self {
         Self {
             exchange,
+            failure,
             ready,
             left: length,
         }
@@ -63,7 +67,10 @@ impl BodySource for FastcgiBody {
         }
         loop {
             let Some(exchange) = &mut self.exchange else {
-                return Poll::Ready(None);
+                return match self.failure.take() {
+                    Some(text) => self.fail(text),
+                    None => Poll::Ready(None),
+                };
             };
             match std::task::ready!(exchange.poll_part(context, max)) {
                 Ok(Part::Content(piece)) => {
@@ -72,7 +79,7 @@ impl BodySource for FastcgiBody {
                         return Poll::Ready(Some(Ok(piece)));
                     }
                 }
-                Ok(Part::End) => {
+                Ok(Part::End { .. }) => {
                     if let Some(exchange) = self.exchange.take() {
                         exchange.finish();
                     }
@@ -102,9 +109,9 @@ impl BodySource for FastcgiBody {
 
 impl Origin for FastcgiBody {
     fn remaining(&self) -> Option<u64> {
-        match self.exchange {
-            Some(_) => self.left,
-            None => Some(self.ready.len() as u64),
+        match (&self.exchange, &self.failure) {
+            (None, None) => Some(self.ready.len() as u64),
+            _ => self.left,
         }
     }
 }

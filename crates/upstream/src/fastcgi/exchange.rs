@@ -2,24 +2,26 @@
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2o_exchange::{BodyPipe, BodySource, FileReader, RequestBody, Timer, Worker};
 
 use super::record::{self, Received, RecordReader};
-use super::{FastcgiError, OnStderr};
-use crate::idle_pool::IdlePool;
-use crate::stream::UpstreamStream;
+use super::{Connection, FastcgiError, FastcgiRequest, OnStderr};
+use crate::UpstreamSettings;
+use crate::balancer::InUse;
+use crate::pool::LocalState;
+use crate::ready_body::ReadyBody;
 
 /// Length in bytes of the content that is put into one record, and of a read.
 const PIECE: usize = 16 * 1024;
 
 /// A request in progress. Dropping this closes the connection, so that the application learns that its response is not needed.
 pub(super) struct FastcgiExchange {
-    stream: UpstreamStream,
-    pool: Rc<IdlePool<UpstreamStream>>,
-    backend: usize,
+    connection: Connection,
+    local: Rc<LocalState>,
+    /// Counts the request for the balancer.
+    _in_use: Option<InUse>,
     worker: Rc<Worker>,
     keeps_connection: bool,
     content: Content,
@@ -27,11 +29,15 @@ pub(super) struct FastcgiExchange {
     input: BytesMut,
     reader: RecordReader,
     timer: Timer,
-    limit: Duration,
     /// Whether the timer of the I/O timeout runs.
     is_waiting: bool,
+    /// Whether anything has been sent.
+    pub(super) has_sent: bool,
     /// Whether any byte of the response has been received.
     pub(super) has_received: bool,
+    /// Whether the application may have responded without the whole request: it began before all of it was sent, and
+    /// has not paused since.
+    is_early: bool,
     on_stderr: OnStderr,
 }
 
@@ -44,19 +50,14 @@ enum Content {
     Ended,
 }
 
-/// A connection to a FastCGI application, and the pool that it returns to after the request.
-pub(super) struct Pooled {
-    pub(super) stream: UpstreamStream,
-    pub(super) pool: Rc<IdlePool<UpstreamStream>>,
-    pub(super) backend: usize,
-}
-
 /// The next part of a response.
 #[derive(Debug)]
 pub(super) enum Part {
     Content(Bytes),
-    /// The application sent END_REQUEST. The connection has been returned to the pool or closed.
-    End,
+    /// The application sent END_REQUEST; whether because it is overloaded.
+    End {
+        is_overloaded: bool,
+    },
     /// The application has closed the connection.
     Closed,
 }
@@ -64,30 +65,26 @@ pub(super) enum Part {
 impl FastcgiExchange {
     /// Begins a request with these parameters and this content.
     pub(super) fn begin(
-        connection: Pooled,
+        local: &Rc<LocalState>,
         worker: &Rc<Worker>,
-        parameters: &[u8],
-        body: &RequestBody,
-        on_stderr: &OnStderr,
+        connection: Connection,
+        request: &FastcgiRequest<'_>,
+        body: &ReadyBody,
     ) -> Self {
-        let Pooled {
-            stream,
-            pool,
-            backend,
-        } = connection;
-        let settings = pool.settings();
-        let keeps_connection = !settings.keepalive.is_zero();
-        let mut out = BytesMut::with_capacity(parameters.len() + 64);
-        record::encode_begin(keeps_connection, parameters, &mut out);
-        let content = match body {
+        let upstream = &local.upstream;
+        let keeps_connection = !upstream.settings.keepalive.is_zero();
+        let mut out = BytesMut::with_capacity(request.parameters.len() + 64);
+        record::encode_begin(keeps_connection, request.parameters, &mut out);
+        let content = match body.to_send() {
             RequestBody::None => Content::Bytes(Bytes::new()),
-            RequestBody::Bytes(bytes) => Content::Bytes(bytes.clone()),
-            RequestBody::File(range) => Content::File(FileReader::new(range.clone())),
-            RequestBody::Stream(pipe) => Content::Stream(Rc::clone(pipe)),
+            RequestBody::Bytes(bytes) => Content::Bytes(bytes),
+            RequestBody::File(range) => Content::File(FileReader::new(range)),
+            RequestBody::Stream(pipe) => Content::Stream(pipe),
         };
         Self {
-            stream,
-            backend,
+            _in_use: InUse::begin(upstream, connection.backend),
+            connection,
+            local: Rc::clone(local),
             worker: Rc::clone(worker),
             keeps_connection,
             content,
@@ -95,23 +92,39 @@ impl FastcgiExchange {
             input: BytesMut::new(),
             reader: RecordReader::default(),
             timer: Timer::new(&worker.timers),
-            limit: settings.io_timeout,
             is_waiting: false,
+            has_sent: false,
             has_received: false,
-            on_stderr: Rc::clone(on_stderr),
-            pool,
+            is_early: false,
+            on_stderr: Rc::clone(&request.on_stderr),
         }
     }
 
-    /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client sends more of
-    /// the request body.
+    /// Index of the application that was asked.
+    pub(super) const fn backend(&self) -> usize {
+        self.connection.backend
+    }
+
+    /// The settings of the upstream.
+    pub(super) fn settings(&self) -> &UpstreamSettings {
+        &self.local.upstream.settings
+    }
+
+    /// Whether the whole request has been sent.
+    fn is_sent(&self) -> bool {
+        matches!(self.content, Content::Ended) && self.out.is_empty()
+    }
+
+    /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client sends more
+    /// of the request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
             while !self.out.is_empty() {
-                match self.stream.poll_send(context, &self.out) {
+                match self.connection.stream.poll_send(context, &self.out) {
                     Poll::Pending => return Ok(false),
                     Poll::Ready(Ok(sent @ 1..)) => {
                         self.out.advance(sent);
+                        self.has_sent = true;
                         self.is_waiting = false;
                     }
                     // Writing failed: stop the upload, but keep reading, since the application may already have
@@ -199,14 +212,21 @@ impl FastcgiExchange {
                     return Poll::Pending;
                 }
                 Poll::Pending => {
+                    let is_sent = self.is_sent();
+                    self.is_early &= !is_sent;
                     if !self.is_waiting {
                         self.is_waiting = true;
-                        self.timer.set_after(self.limit);
+                        let settings = &self.local.upstream.settings;
+                        self.timer.set_after(if is_sent && !self.has_received {
+                            settings.first_byte_timeout
+                        } else {
+                            settings.io_timeout
+                        });
                     }
                     return self
                         .timer
                         .poll_fired(context)
-                        .map(|()| Err(FastcgiError::IoTimeout));
+                        .map(|()| Err(FastcgiError::TimedOut));
                 }
             }
         }
@@ -217,14 +237,18 @@ impl FastcgiExchange {
         loop {
             match self.reader.next(&mut self.input, max) {
                 Received::NeedMore => return Ok(None),
-                Received::Stdout(content) => return Ok(Some(Part::Content(content))),
+                Received::Stdout(content) => {
+                    self.is_early |= !self.is_sent();
+                    return Ok(Some(Part::Content(content)));
+                }
                 Received::Stderr(text) => (self.on_stderr)(&text),
                 Received::Unexpected(kind) => return Err(FastcgiError::UnexpectedRecord(kind)),
-                Received::End => {
-                    let is_sent = matches!(self.content, Content::Ended) && self.out.is_empty();
-                    self.keeps_connection &= is_sent && self.reader.is_clean(&self.input);
+                Received::End { is_overloaded } => {
+                    // An application that has not read the content might take the rest of it for the next request.
+                    self.keeps_connection &=
+                        self.is_sent() && !self.is_early && self.reader.is_clean(&self.input);
                     self.stop_upload();
-                    return Ok(Some(Part::End));
+                    return Ok(Some(Part::End { is_overloaded }));
                 }
             }
         }
@@ -232,26 +256,30 @@ impl FastcgiExchange {
 
     /// Reads once from the socket. Returns false at the end of the connection.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        let at = self.input.len();
-        self.input.resize(at + PIECE, 0);
-        let read = self.stream.poll_receive(context, &mut self.input[at..]);
+        let scratch = Rc::clone(&self.local.scratch);
+        let mut buffer = scratch.take_input();
+        let piece = &mut buffer[..PIECE];
+        let read = self.connection.stream.poll_receive(context, piece);
         let len = match read {
             Poll::Ready(Ok(len)) => len,
             Poll::Ready(Err(_)) | Poll::Pending => 0,
         };
-        self.input.truncate(at + len);
-        if self.input.is_empty() && len == 0 {
+        if len > 0 {
+            self.input.extend_from_slice(&piece[..len]);
+            self.has_received = true;
+        } else if self.input.is_empty() {
             // No buffer is kept while nothing arrives, so that a slow application costs no memory.
             self.input = BytesMut::new();
         }
-        self.has_received |= len > 0;
+        scratch.put_input(buffer);
         read.map(|_| len > 0)
     }
 
     /// Puts the connection into the pool after END_REQUEST, if it can be used again.
     pub(super) fn finish(self) {
-        if self.keeps_connection {
-            self.pool.put(self.backend, self.stream, &self.worker);
+        let backend = self.connection.backend;
+        if self.keeps_connection && !self.local.upstream.is_down(backend) {
+            (self.local.fastcgi).put(backend, self.connection, &self.worker);
         }
     }
 

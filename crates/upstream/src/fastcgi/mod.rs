@@ -1,28 +1,33 @@
-//! Requests to FastCGI applications.
+//! Requests to FastCGI applications: the engine that [`crate::dispatch`] uses where an upstream speaks FastCGI.
 //!
 //! A connection carries one request at a time; with `fastcgi.timeout.keepalive` it is kept for the next request.
 
 mod body;
+mod check;
 mod exchange;
+pub(crate) mod head;
 pub mod record;
 
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use h2o_exchange::{Body, RequestBody, Worker};
+use h2o_exchange::Body;
+use h2o_http::Method;
 
-use crate::backend_choice::BackendChoice;
-use crate::connect::connect;
-use crate::idle_pool::IdlePool;
-use crate::pool::{LocalState, LocalStates};
+use crate::connect::NewConnection;
+use crate::plain_stream::IdleState;
+use crate::pool::LocalState;
 use crate::read_ahead::{self, Buffering};
+use crate::ready_body::ReadyBody;
 use crate::stream::UpstreamStream;
-use crate::{Failure, FailureCause, Upstream};
+use crate::unanswered::{Reuse, Unanswered, is_idempotent};
+use crate::{Call, Failure, FailureCause, Protocol, Reply};
 use body::FastcgiBody;
-use exchange::{FastcgiExchange, Part, Pooled};
+pub(crate) use check::ask;
+use exchange::{FastcgiExchange, Part};
+use head::Head;
 
 /// A function that is called with the content of each STDERR record.
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
@@ -30,22 +35,35 @@ pub type OnStderr = Rc<dyn Fn(&[u8])>;
 /// Limit in bytes of the header block of a response.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// Why an application gave no response, or not all of the response. H2O compatibility: the texts are H2O's.
+/// A request, except for its content.
+pub struct FastcgiRequest<'a> {
+    /// The method; decides whether the request may be sent again.
+    pub method: Method,
+    /// The parameters, as [`record::encode_parameter`] writes them.
+    pub parameters: &'a [u8],
+    /// For the error log.
+    pub on_stderr: OnStderr,
+}
+
+/// How health checks address an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FastcgiTarget {
+    /// By `PATH_INFO`, as applications that answer all requests of a path.
+    Path,
+    /// By `SCRIPT_NAME`, and `SCRIPT_FILENAME` below this directory.
+    Script(Box<str>),
+}
+
+/// Why there is no header block. H2O compatibility: the texts are H2O's.
 #[derive(Debug, PartialEq, Eq)]
-pub enum FastcgiError {
-    /// No connection to the application could be established, for this reason.
-    NotConnected(Box<str>),
-    /// The connection to the application was not established within `fastcgi.timeout.io`.
-    ConnectTimeout,
-    /// No file descriptor was left for a connection.
-    NoDescriptor,
-    /// The application made no progress for `fastcgi.timeout.io`.
-    IoTimeout,
-    /// The application closed the connection before the end of the response's header block.
+enum FastcgiError {
+    /// No record came for `fastcgi.timeout.io` or, at first, `fastcgi.timeout.first_byte`.
+    TimedOut,
+    /// The application closed the connection before the end of the header block.
     Closed,
-    /// The application sent END_REQUEST before the end of the response's header block.
-    EndBeforeHead,
-    /// The header block of the response is longer than the limit.
+    /// The application sent END_REQUEST before the end of the header block; whether it is overloaded and has not begun with the request.
+    EndBeforeHead { is_overloaded: bool },
+    /// The header block is too long.
     HeadTooLong,
     /// The application sent a record of this type, which FastCGI does not allow it to send to a server.
     UnexpectedRecord(u8),
@@ -56,12 +74,9 @@ pub enum FastcgiError {
 impl fmt::Display for FastcgiError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotConnected(reason) => write!(out, "connection failed:{reason}"),
-            Self::ConnectTimeout => out.write_str("connect timeout"),
-            Self::NoDescriptor => out.write_str("connection failed:no file descriptor is left"),
-            Self::IoTimeout => out.write_str("I/O timeout"),
+            Self::TimedOut => out.write_str(Failure::IO_TIMEOUT),
             Self::Closed => out.write_str("fastcgi connection closed unexpectedly"),
-            Self::EndBeforeHead => {
+            Self::EndBeforeHead { .. } => {
                 out.write_str("received FCGI_END_REQUEST before end of the headers")
             }
             Self::HeadTooLong => out.write_str("received broken response"),
@@ -71,118 +86,101 @@ impl fmt::Display for FastcgiError {
     }
 }
 
-impl From<Failure> for FastcgiError {
-    fn from(failure: Failure) -> Self {
-        match failure.cause {
-            FailureCause::NoDescriptor => Self::NoDescriptor,
-            _ if failure.text == Failure::CONNECT_TIMEOUT => Self::ConnectTimeout,
-            _ => Self::NotConnected(failure.text.into()),
-        }
+impl FastcgiError {
+    /// The failure of a request of which the application has received something (`is_sent`) and answered something
+    /// (`has_received`).
+    fn to_failure(&self, is_sent: bool, has_received: bool) -> Failure {
+        let cause = match self {
+            Self::TimedOut => FailureCause::TimedOut,
+            Self::Closed if has_received => FailureCause::Other,
+            Self::Closed if is_sent => FailureCause::Silent,
+            Self::Closed
+            | Self::EndBeforeHead {
+                is_overloaded: true,
+            } => FailureCause::NotSent,
+            Self::EndBeforeHead { .. } | Self::HeadTooLong | Self::UnexpectedRecord(_) => {
+                FailureCause::Other
+            }
+            Self::Client => FailureCause::Client,
+        };
+        Failure::sent("")
+            .with_text(self.to_string())
+            .with_cause(cause)
     }
 }
 
-/// A request to be sent to a FastCGI application.
-pub struct FastcgiCall<'a> {
-    /// The worker that the request runs on.
-    pub worker: &'a Rc<Worker>,
-    /// The parameters, as [`record::encode_parameter`] writes them.
-    pub parameters: &'a [u8],
-    /// The body of the request.
-    pub body: RequestBody,
-    /// A function to be called with messages of the application for the error log.
-    pub on_stderr: OnStderr,
-}
-
-/// The start of a response, up to the end of its header block.
-pub struct FastcgiReply {
-    /// The header block of the response, with the empty line that ends it.
-    pub head: Bytes,
-    exchange: Option<FastcgiExchange>,
-    ready: Bytes,
-    buffering: Option<Buffering>,
-}
-
-impl FastcgiReply {
-    /// The body of the response; bytes beyond the announced `length` are dropped. If the whole response has already
-    /// arrived, the body is in memory and its length is known.
+impl Failure {
+    /// The text for the error log of a request to a FastCGI application. H2O compatibility: the texts are H2O's.
     #[must_use]
-    pub fn into_body(self, length: Option<u64>) -> Body {
-        let is_short = length.is_some_and(|length| length > self.ready.len() as u64);
-        if self.exchange.is_none() && !is_short {
-            let mut ready = self.ready;
-            if let Some(length) = length {
-                ready.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+    pub fn fastcgi_text(&self) -> String {
+        match self.cause {
+            FailureCause::NotConnected if self.text == Self::CONNECT_TIMEOUT => {
+                "connect timeout".to_owned()
             }
-            return Body::Bytes(ready);
+            FailureCause::NotConnected | FailureCause::NoDescriptor => {
+                format!("connection failed:{}", self.text)
+            }
+            _ => self.text.to_string(),
         }
-        // A body that ends before its announced length fails after the last byte that arrived, so that the client notices the
-        // truncation.
-        let body = FastcgiBody::new(self.exchange, self.ready, length);
-        read_ahead::body(body, self.buffering)
     }
 }
 
-impl Upstream {
-    /// Sends a request to a FastCGI application, and waits for the header block of the response. Must run on the worker of the
-    /// call, in a local runtime of tokio.
-    ///
-    /// Dropping the future, or later the body of the reply, closes the connection.
-    ///
-    /// # Errors
-    /// [`FastcgiError`] if there is no header block.
-    pub async fn send_fastcgi(
-        self: &Arc<Self>,
-        call: FastcgiCall<'_>,
-    ) -> Result<FastcgiReply, FastcgiError> {
-        let local = call.worker.local::<LocalStates>().of(self);
-        let now = call.worker.clock.now();
-        let pool = &local.fastcgi;
-        // A body that cannot be sent again must not be lost on a connection that the application has just closed, so the kernel is
-        // asked whether it is open.
-        let can_resend = !matches!(call.body, RequestBody::Stream(_));
-        let idle = pool.take(0, now, |stream: &mut UpstreamStream| {
-            stream.check(!can_resend)
-        });
-        if let Some(stream) = idle {
-            let mut exchange = begin(&call, stream, pool);
-            match receive_head(&mut exchange).await {
-                Err(FastcgiError::Closed) if can_resend && !exchange.has_received => {}
-                Ok(head) => return reply(&call, self, exchange, head),
-                Err(error) => return Err(error),
-            }
-        }
-        let stream = open(&local, call.worker).await?;
-        let mut exchange = begin(&call, stream, pool);
-        let head = receive_head(&mut exchange).await?;
-        reply(&call, self, exchange, head)
-    }
-}
-
-async fn open(local: &Rc<LocalState>, worker: &Rc<Worker>) -> Result<UpstreamStream, FastcgiError> {
-    let limit = local.upstream.settings.connect_timeout;
-    let mut backends = BackendChoice::default();
-    // Boxed: connecting needs a large future, and most requests do not connect.
-    let connected = Box::pin(connect(worker, local, &[], limit, &mut backends)).await?;
-    Ok(connected.stream)
-}
-
-fn begin(
-    call: &FastcgiCall<'_>,
+/// A connection to an application.
+pub(crate) struct Connection {
     stream: UpstreamStream,
-    pool: &Rc<IdlePool<UpstreamStream>>,
-) -> FastcgiExchange {
-    let connection = Pooled {
-        stream,
-        pool: Rc::clone(pool),
-        backend: 0,
+    /// Index of the backend.
+    backend: usize,
+}
+
+impl From<NewConnection> for Connection {
+    fn from(connected: NewConnection) -> Self {
+        // Drops the guard that counted the connection while it was being opened: the request itself is counted from
+        // here on.
+        Self {
+            stream: connected.stream,
+            backend: connected.backend,
+        }
+    }
+}
+
+impl Connection {
+    /// What happened on the connection while it was idle. With `thoroughly` the kernel is asked.
+    pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
+        self.stream.check(thoroughly)
+    }
+}
+
+/// Sends a request over a connection and waits for the header block of the response.
+pub(crate) async fn send(
+    local: &Rc<LocalState>,
+    call: &mut Call<'_>,
+    connection: Connection,
+    body: &ReadyBody,
+    reuse: Reuse,
+) -> Result<Reply, Unanswered> {
+    let backend = connection.backend;
+    let Some(request) = call.fastcgi else {
+        debug_assert!(false, "the upstream speaks FastCGI");
+        return Err(Failure::unsent(Failure::IO).into());
     };
-    FastcgiExchange::begin(
-        connection,
-        call.worker,
-        call.parameters,
-        &call.body,
-        &call.on_stderr,
-    )
+    let mut exchange = FastcgiExchange::begin(local, call.worker, connection, request, body);
+    let headers = std::mem::take(&mut call.headers);
+    let failure = match receive_head(&mut exchange).await {
+        Ok((block, content)) => match head::parse(&block, headers) {
+            Ok(head) => return Ok(reply(call, exchange, head, content)),
+            Err(error) => check::head_failure(&error),
+        },
+        Err(error) => {
+            call.headers = headers;
+            error.to_failure(exchange.has_sent, exchange.has_received)
+        }
+    };
+    Err(Unanswered {
+        failure,
+        backend: Some(backend),
+        reuse,
+        is_idempotent: is_idempotent(&request.method),
+    })
 }
 
 /// Waits for the header block of the response. Returns it, and the bytes of the body that have arrived with it.
@@ -190,8 +188,14 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), 
     let mut received = BytesMut::new();
     loop {
         match poll_fn(|context| exchange.poll_part(context, usize::MAX)).await? {
-            Part::Content(piece) => {
-                // The empty line that ends the block may have been split between two pieces.
+            Part::Content(mut piece) => {
+                if received.is_empty()
+                    && let Some(end) = head_end(&piece, 0)
+                {
+                    let block = piece.split_to(end);
+                    return Ok((block, piece));
+                }
+                // An end of line may have been split.
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
                 if let Some(end) = head_end(&received, from) {
@@ -202,7 +206,9 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), 
                     return Err(FastcgiError::HeadTooLong);
                 }
             }
-            Part::End => return Err(FastcgiError::EndBeforeHead),
+            Part::End { is_overloaded } => {
+                return Err(FastcgiError::EndBeforeHead { is_overloaded });
+            }
             Part::Closed => return Err(FastcgiError::Closed),
         }
     }
@@ -228,34 +234,57 @@ fn head_end(received: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// Makes the reply, with all bytes of the response that have arrived: for a small response, these are all.
-fn reply(
-    call: &FastcgiCall<'_>,
-    upstream: &Upstream,
-    mut exchange: FastcgiExchange,
-    (head, body): (Bytes, Bytes),
-) -> Result<FastcgiReply, FastcgiError> {
-    let mut ready = BytesMut::from(body);
-    let has_ended = loop {
+/// The reply, with all of the response that has arrived: a small one ends here. If the whole response has arrived, the body is
+/// in memory and its length is known; bytes beyond the announced length are dropped.
+fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: Bytes) -> Reply {
+    let backend = exchange.backend();
+    let mut ready = content;
+    let end = loop {
         match exchange.take_part(usize::MAX) {
-            Ok(Some(Part::Content(piece))) => ready.extend_from_slice(&piece),
-            Ok(Some(Part::End | Part::Closed)) => break true,
-            Ok(None) => break false,
-            Err(error) => return Err(error),
+            Ok(Some(Part::Content(piece))) if ready.is_empty() => ready = piece,
+            Ok(Some(Part::Content(piece))) => {
+                let mut longer = BytesMut::from(ready);
+                longer.extend_from_slice(&piece);
+                ready = longer.freeze();
+            }
+            Ok(Some(Part::End { .. } | Part::Closed)) => break Some(Ok(())),
+            Ok(None) => break None,
+            // The status has come, so only the body fails.
+            Err(error) => break Some(Err(error.to_string())),
         }
     };
-    let exchange = if has_ended {
-        exchange.finish();
-        None
-    } else {
-        Some(exchange)
+    let buffering = Buffering::of(call.worker, exchange.settings());
+    let (exchange, failure) = match end {
+        None => (Some(exchange), None),
+        Some(Ok(())) => {
+            exchange.finish();
+            (None, None)
+        }
+        Some(Err(text)) => (None, Some(text)),
     };
-    Ok(FastcgiReply {
-        head,
-        exchange,
-        ready: ready.freeze(),
-        buffering: Buffering::of(call.worker, &upstream.settings),
-    })
+    let is_short = (head.length).is_some_and(|length| length > ready.len() as u64);
+    let body = if exchange.is_none() && failure.is_none() && !is_short {
+        if let Some(length) = head.length {
+            ready.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+        }
+        Body::Bytes(ready)
+    } else {
+        // A body that ends before its announced length fails after its last byte, so that the client notices the
+        // truncation.
+        let body = FastcgiBody::new(exchange, failure, ready, head.length);
+        read_ahead::body(body, buffering)
+    };
+    Reply {
+        status: head.status,
+        reason: Some(head.reason.into()),
+        headers: head.headers,
+        length: head.length,
+        body,
+        backend,
+        closes: false,
+        is_tunnel: false,
+        protocol: Protocol::Fastcgi,
+    }
 }
 
 #[cfg(test)]

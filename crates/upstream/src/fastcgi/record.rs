@@ -24,6 +24,9 @@ pub mod kind {
     pub const STDERR: u8 = 7;
 }
 
+/// FCGI_OVERLOADED: the application rejects a new request, because it is out of some resource.
+const OVERLOADED: u8 = 2;
+
 use kind::{BEGIN_REQUEST, END_REQUEST, PARAMS, STDERR, STDIN, STDOUT};
 
 /// The header of a record of version 1.
@@ -170,9 +173,9 @@ pub(super) enum Received {
     Stdout(Bytes),
     /// The whole content of a STDERR record.
     Stderr(Bytes),
-    /// An END_REQUEST record.
-    End,
-    /// A record of this type, which an application must not send.
+    /// END_REQUEST; whether its status is FCGI_OVERLOADED.
+    End { is_overloaded: bool },
+    /// A record that an application must not send.
     Unexpected(u8),
     /// The record has not arrived completely.
     NeedMore,
@@ -220,7 +223,10 @@ impl RecordReader {
                     let content = input.split_to(len).freeze();
                     self.padding = usize::from(padding);
                     match kind {
-                        END_REQUEST => return Received::End,
+                        END_REQUEST => {
+                            let is_overloaded = content.get(4) == Some(&OVERLOADED);
+                            return Received::End { is_overloaded };
+                        }
                         _ if content.is_empty() => {}
                         _ => return Received::Stderr(content),
                     }
@@ -284,7 +290,7 @@ pub(crate) mod fuzzing {
                     }
                     Received::Stderr(content) => stderr.push(content),
                     Received::NeedMore => break,
-                    end @ (Received::End | Received::Unexpected(_)) => {
+                    end @ (Received::End { .. } | Received::Unexpected(_)) => {
                         return (stdout, stderr, end);
                     }
                 }
@@ -364,7 +370,7 @@ mod tests {
                     match reader.next(&mut input, 2) {
                         Received::Stdout(part) => stdout.extend_from_slice(&part),
                         Received::Stderr(text) => stderr.push(text),
-                        Received::End => ended = true,
+                        Received::End { .. } => ended = true,
                         Received::Unexpected(kind) => panic!("{kind}"),
                         Received::NeedMore => break,
                     }

@@ -17,7 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::connect::{BOTH, ConnectDetails, connect_to, is_http2, secure};
 use crate::stream::UpstreamStream;
-use crate::{BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSettings, http2};
+use crate::{
+    BackendHost, BackendUrl, Failure, HealthCheck, Upstream, UpstreamSettings, fastcgi, http2,
+};
 
 const USER_AGENT: &[u8] = b"h2o health check";
 
@@ -163,7 +165,9 @@ async fn ask(
     let socket = connect_to(worker, url, origin, &mut ConnectDetails::default()).await?;
     let secured = secure(upstream, url, alpn, socket, &Rc::default()).await;
     let stream = secured.map_err(text_of)?;
-    let status = if is_http2(upstream, &stream).map_err(text_of)? {
+    let status = if let Some(target) = &upstream.settings.fastcgi {
+        fastcgi::ask(stream, target, host(url, check), &check.path, USER_AGENT).await
+    } else if is_http2(upstream, &stream).map_err(text_of)? {
         ask_http2(upstream, url, check, stream, worker).await
     } else {
         ask_http1(upstream, url, check, stream, worker).await

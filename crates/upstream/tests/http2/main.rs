@@ -159,6 +159,7 @@ fn a_ratio_shares_requests_out() {
                     Protocol::Http1 => '1',
                     Protocol::Http2 => '2',
                     Protocol::Http3 => '3',
+                    Protocol::Fastcgi => 'f',
                 });
                 text_len(reply.body).await;
             }

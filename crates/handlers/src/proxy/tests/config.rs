@@ -73,7 +73,11 @@ fn settings_have_the_defaults_of_h2o_and_the_values_they_are_given() {
 fn checks_and_retries_are_inherited_and_replaced() {
     let plain = settings(["", "", ""]);
     assert_eq!(
-        (plain.health_check, plain.passive_check, plain.retry),
+        (
+            plain.checks.active,
+            plain.checks.passive,
+            plain.checks.retry
+        ),
         (None, None, None)
     );
     let levels = [
@@ -100,16 +104,16 @@ fn checks_and_retries_are_inherited_and_replaced() {
         attempts: 8,
         budget: 9,
     };
-    assert_eq!(set.health_check, Some(check));
+    assert_eq!(set.checks.active, Some(check));
     assert_eq!(
-        (set.passive_check, set.retry),
+        (set.checks.passive, set.checks.retry),
         (Some(Some(passive)), Some(Some(retry)))
     );
     let inner = "proxy.health-check: ON\nproxy.passive-health-check: off\nproxy.retry: OFF";
     let replaced = settings([levels[0], levels[1], inner]);
-    assert_eq!(replaced.health_check, Some(HealthCheck::default()));
+    assert_eq!(replaced.checks.active, Some(HealthCheck::default()));
     assert_eq!(
-        (replaced.passive_check, replaced.retry),
+        (replaced.checks.passive, replaced.checks.retry),
         (Some(None), Some(None))
     );
 }

@@ -1,106 +1,12 @@
 //! FastCGI: what the server sends to applications, and what it makes of their responses.
 
-use h2o_tests::{Backend, Raw, Response, Server, Setup, Talk, curl};
+mod early;
+mod health;
+mod kit;
 
-const STDOUT: u8 = 6;
-const STDERR: u8 = 7;
+use h2o_tests::{Backend, Raw, Response, Server, Setup, curl};
 
-/// A record as an application sends it, with request id 1.
-fn record(kind: u8, content: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(content.len())
-        .expect("a short record")
-        .to_be_bytes();
-    [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
-}
-
-/// The record END_REQUEST, by which an application ends its response.
-fn end() -> Vec<u8> {
-    record(3, &[0; 8])
-}
-
-/// All records of a response with this text.
-fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
-    let records = text
-        .as_ref()
-        .chunks(60_000)
-        .map(|piece| record(STDOUT, piece));
-    records.chain([end()]).flatten().collect()
-}
-
-/// Reads records up to the empty one that ends the stream of type `kind`, and returns the content of that stream. Records of other types
-/// before it are dropped.
-fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
-    let mut content = Vec::new();
-    loop {
-        let header = talk.read_exactly(8)?;
-        let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-        let piece = talk.read_exactly(len + usize::from(header[6]))?;
-        match len {
-            0 if header[1] == kind => return Some(content),
-            len if header[1] == kind => content.extend_from_slice(&piece[..len]),
-            _ => {}
-        }
-    }
-}
-
-/// A request as an application receives it: its parameters as `NAME=VALUE` in order, and its content.
-struct Received {
-    parameters: Vec<String>,
-    content: Vec<u8>,
-}
-
-impl Received {
-    fn read(talk: &mut Talk) -> Option<Self> {
-        let encoded = read_stream(talk, 4)?;
-        let mut rest = &encoded[..];
-        let mut parameters = Vec::new();
-        while !rest.is_empty() {
-            let (name, value) = (take_length(&mut rest), take_length(&mut rest));
-            let (pair, after) = rest.split_at(name + value);
-            let (name, value) = pair.split_at(name);
-            parameters.push(format!("{}={}", name.escape_ascii(), value.escape_ascii()));
-            rest = after;
-        }
-        let content = read_stream(talk, 5)?;
-        Some(Self {
-            parameters,
-            content,
-        })
-    }
-}
-
-fn take_length(rest: &mut &[u8]) -> usize {
-    let is_long = rest[0] & 0x80 != 0;
-    let (length, after) = rest.split_at(if is_long { 4 } else { 1 });
-    *rest = after;
-    let bytes = length
-        .iter()
-        .fold(0, |sum, &byte| sum << 8 | usize::from(byte));
-    bytes & 0x7fff_ffff
-}
-
-/// A FastCGI application that answers each request with the records that `answer` returns.
-fn application(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Backend {
-    Backend::start(move |talk| {
-        while let Some(request) = Received::read(talk) {
-            let is_last = !talk.send(answer(&request));
-            if is_last {
-                return;
-            }
-        }
-    })
-}
-
-/// A FastCGI application whose responses list the request's parameters, one in a line, and then its content.
-fn recorder() -> Backend {
-    application(|request| {
-        let lines = request.parameters.join("\n");
-        let content = String::from_utf8_lossy(&request.content).into_owned();
-        response(format!(
-            "Content-Type: text/plain\r\n\r\n{lines}\n\n{content}"
-        ))
-    })
-}
+use kit::{Received, STDERR, STDOUT, ask, body, end, record, recorder, response};
 
 fn start(backend: &Backend, settings: &str) -> Server {
     let port = backend.port();
@@ -128,16 +34,7 @@ hosts:
     setup.start()
 }
 
-fn ask(server: &Server, target: &str, args: &[&str]) -> Response {
-    let url = format!("http://127.0.0.1:{}{target}", server.port());
-    curl(&[args, &[&*url]].concat())
-}
-
-fn body(response: &Response) -> String {
-    String::from_utf8_lossy(&response.body).into_owned()
-}
-
-/// The parameters in the response of a [`recorder`], without the two that contain a port.
+/// The parameters that an application receives, without those that name ports.
 fn parameters(response: &Response) -> Vec<String> {
     let text = body(response);
     let lines = text.lines().take_while(|line| !line.is_empty());
@@ -373,6 +270,84 @@ fn what_applications_answer_becomes_a_response_or_503() {
         (response.field("content-length"), &*response.body),
         (Some("2"), &b"ab"[..])
     );
+}
+
+/// What goes wrong after the header block cannot change the status any more: the client sees that the response was cut off, if it had a
+/// length, and no response is taken from the rest of another one.
+#[test]
+fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response() {
+    let head = |length: usize| format!("Content-Length: {length}\n\n");
+    let cases: Vec<(Vec<u8>, &[u8], bool)> = vec![
+        // The content is shorter than announced: with END_REQUEST, without, and within a record.
+        (response(head(5) + "abc"), b"abc", false),
+        (record(STDOUT, (head(5) + "abc").as_bytes()), b"abc", false),
+        (
+            [
+                record(STDOUT, head(5).as_bytes()),
+                vec![1, 6, 0, 1, 0, 5, 0, 0, b'a'],
+            ]
+            .concat(),
+            b"a",
+            false,
+        ),
+        // Another record than an application may send, within the content.
+        (
+            [record(STDOUT, (head(5) + "ab").as_bytes()), record(9, b"c")].concat(),
+            b"ab",
+            false,
+        ),
+        (
+            [record(STDOUT, b"\nabc"), record(9, b"c")].concat(),
+            b"abc",
+            false,
+        ),
+        // What comes behind END_REQUEST belongs to no request.
+        (
+            [response(head(3) + "abc"), record(STDOUT, b"\nother"), end()].concat(),
+            b"abc",
+            true,
+        ),
+        ([response("\nabc"), vec![1, 6, 0]].concat(), b"abc", true),
+        // Surplus content, in the same record and in the next.
+        (response(head(3) + "abcde"), b"abc", true),
+        (
+            [
+                record(STDOUT, (head(3) + "abc").as_bytes()),
+                record(STDOUT, b"de"),
+                end(),
+            ]
+            .concat(),
+            b"abc",
+            true,
+        ),
+    ];
+    let answers: Vec<_> = cases.iter().map(|(answer, ..)| answer.clone()).collect();
+    let backend = Backend::start(move |talk| {
+        while let Some(request) = Received::read(talk) {
+            let number: Option<usize> = request.value("QUERY_STRING").parse().ok();
+            match number {
+                Some(number) => {
+                    talk.send(&answers[number]);
+                    if !answers[number].ends_with(&end()) {
+                        return;
+                    }
+                }
+                None => {
+                    talk.send(response("\nfine"));
+                }
+            }
+        }
+    });
+    let server = start(&backend, "fastcgi.timeout.keepalive: 10000");
+    for (number, (_, content, is_whole)) in cases.iter().enumerate() {
+        let url = format!("http://127.0.0.1:{}/app?{number}", server.port());
+        let got = h2o_tests::run("curl", &["-s", "--max-time", "20", &url]);
+        assert_eq!(got.stdout, *content, "{number}");
+        assert_eq!(got.code == 0, *is_whole, "{number}: {}", got.code);
+        for _ in 0..3 {
+            assert_eq!(body(&ask(&server, "/app", &[])), "fine", "{number}");
+        }
+    }
 }
 
 #[test]

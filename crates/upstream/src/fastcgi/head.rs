@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use h2o_exchange::LinkHeaderUse;
 use h2o_http::{Headers, Known, Name, StatusCode, is_token};
 
 /// Most fields of a response (H2O compatibility: H2O takes as many).
@@ -15,7 +14,6 @@ pub(super) struct Head {
     pub(super) reason: String,
     pub(super) headers: Headers,
     pub(super) length: Option<u64>,
-    pub(super) links: LinkHeaderUse,
 }
 
 /// Why a header block cannot be used. H2O compatibility: the texts are H2O's.
@@ -46,13 +44,13 @@ impl fmt::Display for HeadError {
 }
 
 /// Reads a header block that ends with an empty line. Lines end with CRLF or LF.
-pub(super) fn parse(block: &[u8]) -> Result<Head, HeadError> {
+/// `headers` is empty and keeps its memory from earlier responses.
+pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
     let mut head = Head {
         status: StatusCode::OK,
         reason: "OK".to_owned(),
-        headers: Headers::new(),
+        headers,
         length: None,
-        links: LinkHeaderUse::Plain,
     };
     for (count, line) in block.split(|&byte| byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -100,12 +98,7 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
             head.status = status;
             head.reason = reason;
         }
-        known => {
-            if known == Name::Known(Known::Link) {
-                head.links = LinkHeaderUse::Push;
-            }
-            head.headers.push(known, value);
-        }
+        known => head.headers.push(known, value),
     }
     Ok(())
 }
@@ -134,14 +127,14 @@ fn shown(value: &[u8]) -> String {
 
 /// Entry points for fuzzing.
 pub(crate) mod fuzzing {
-    use h2o_http::{Known, is_token};
+    use h2o_http::{Headers, Known, is_token};
 
     /// Reads the header block of an application's response.
     ///
     /// # Panics
     /// If an invariant does not hold.
     pub fn fastcgi_head(block: &[u8]) {
-        let Ok(head) = super::parse(block) else {
+        let Ok(head) = super::parse(block, Headers::new()) else {
             return;
         };
         assert!((200..=999).contains(&head.status.as_u16()));
@@ -165,16 +158,18 @@ pub(crate) mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
 
     fn text(block: &str) -> String {
-        match parse(block.as_bytes()) {
+        match parse(block.as_bytes(), Headers::new()) {
             Err(error) => error.to_string(),
             Ok(head) => {
                 let length = head
                     .length
                     .map_or(String::new(), |length| format!(" [{length}]"));
-                let fields = testing::shown(&head.headers).replace('\n', "; ");
+                let fields: Vec<_> = (head.headers.iter())
+                    .map(|field| format!("{}: {}", field.name.as_str(), shown(field.value)))
+                    .collect();
+                let fields = fields.join("; ");
                 format!("{} {}{length} {fields}", head.status.as_u16(), head.reason)
             }
         }
