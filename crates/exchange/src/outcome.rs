@@ -311,6 +311,12 @@ pub trait Handler: Send + Sync {
         BodyUse::Whole
     }
 
+    /// The internal redirect, to a path of the site, that this handler will order for any request with this head. If it is the
+    /// first handler of its path, the redirect is carried out before the body is received.
+    fn early_reroute(&self, _: &Exchange) -> Option<Reroute> {
+        None
+    }
+
     /// Whether a streaming handler runs before a client that expects `100 Continue` sends its body: the handler then
     /// puts the interim response into [`Exchange::informational`].
     fn handles_expect(&self) -> bool {

@@ -222,25 +222,35 @@ impl Handler for Rewrite {
         }
     }
 
+    fn early_reroute(&self, exchange: &Exchange) -> Option<Reroute> {
+        let request = &exchange.request;
+        let (rule, url) = self.find(request.path(), request.query())?;
+        let is_early = rule.status.is_none() && !rule.to.names_host;
+        is_early.then(|| internal(url, exchange))
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let request = &exchange.request;
         let Some((rule, url)) = self.find(request.path(), request.query()) else {
             return Outcome::Declined;
         };
         match rule.status {
-            None => {
-                let method = exchange.request.method.clone();
-                let mut order = Reroute::to(url, method, true);
-                // The response goes to the client as it is: if it is a redirect, the server does not follow it.
-                order.kind = RerouteKind::Reprocess;
-                Outcome::Reroute(order)
-            }
+            None => Outcome::Reroute(internal(url, exchange)),
             Some(status) => {
                 let headers = exchange.headers();
                 Outcome::Done(Response::redirect(headers, status, "Redirected", &url))
             }
         }
     }
+}
+
+/// Runs the request again at `url`.
+fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
+    let method = exchange.request.method.clone();
+    let mut order = Reroute::to(url, method, true);
+    // The answer goes to the client as it is: a redirect in it is not followed by the server.
+    order.kind = RerouteKind::Reprocess;
+    order
 }
 
 /// Entry points for fuzzing.

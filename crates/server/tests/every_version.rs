@@ -568,6 +568,11 @@ fn guards_answer_before_the_body_is_collected() {
         "      /denied: {{ deny: all, test.handlers: measure }}
       /closed: {{ maintenance: {page}, test.handlers: measure }}
       /users: {{ auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
+      /to-denied: {{ rewrite: {{ match: '^', to: /denied }} }}
+      /to-users: {{ allow: all, rewrite: {{ match: '^', to: /users }} }}
+      /users-first: {{ auth.basic: {{ file: {users}, realm: staff }}, rewrite: {{ match: '^', to: /measure }} }}
+      /in-circles: {{ rewrite: {{ match: '^', to: /in-circles }} }}
+      /to-measure: {{ rewrite: {{ match: '^', to: /measure }} }}
       /open: {{ allow: all, maintenance: {}, auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
 ",
         missing.display()
@@ -579,6 +584,11 @@ fn guards_answer_before_the_body_is_collected() {
             ("/closed", "503 [] closed for today"),
             ("/users", "401 [\"www-authenticate\"] "),
             ("/open", "401 [\"www-authenticate\"] "),
+            // The guards of the path that a request is rewritten to, and those of the path before that.
+            ("/to-denied", "403 [] forbidden"),
+            ("/to-users", "401 [\"www-authenticate\"] "),
+            ("/users-first", "401 [\"www-authenticate\"] "),
+            ("/in-circles", "502 [] too many internal reprocesses"),
         ] {
             for expect in [&[][..], &[("expect", "100-continue")]] {
                 let server = start_with("", &paths);
@@ -594,8 +604,8 @@ fn guards_answer_before_the_body_is_collected() {
         // cache.
         let server = start_with("", &paths);
         let mut client = Client::connect(&server, version);
-        for _ in 0..2 {
-            let counted = client.ask(Request::Expect("/open", 30_000));
+        for path in ["/open", "/open", "/to-measure"] {
+            let counted = client.ask(Request::Expect(path, 30_000));
             assert_eq!(counted, answered(&[100, 200], "30000 bytes"), "{version:?}");
         }
     }

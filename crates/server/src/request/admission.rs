@@ -1,11 +1,14 @@
 //! Decides what the server does with a request whose head is complete (run its handlers, collect its body first, refuse it), by the
 //! same rules for every protocol version.
 
+use std::rc::Rc;
+
 use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
 use super::collect::Collector;
 use super::guards::{self, Guarded, WaitingGuard};
+use super::reroute::reroute_early;
 use super::{answers, routing, serve};
 use crate::context::Context;
 use crate::setup::Setup;
@@ -61,6 +64,13 @@ pub(crate) fn admit(
     if !asks_for_tunnel && pending.is_none() {
         return Admission::Start;
     }
+    let mut source_guard = None;
+    if !asks_for_tunnel {
+        match settle_path(exchange) {
+            Ok(waiting) => source_guard = waiting,
+            Err(response) => return Admission::Refuse(*response),
+        }
+    }
     let body_use = routing::body_use(exchange);
     if asks_for_tunnel && body_use == BodyUse::Stream {
         return Admission::Tunnel;
@@ -85,11 +95,12 @@ pub(crate) fn admit(
         }
         BodyUse::Stream => Admission::Stream,
         BodyUse::Whole => {
-            let guard = match guards::run(exchange, 0) {
-                Guarded::Passed => None,
-                Guarded::Answered(response) => return Admission::Refuse(response),
-                Guarded::Waiting(guard) => Some(guard),
-            };
+            let guard =
+                match source_guard.map_or_else(|| guards::run(exchange, 0), Guarded::Waiting) {
+                    Guarded::Passed => None,
+                    Guarded::Answered(response) => return Admission::Refuse(response),
+                    Guarded::Waiting(guard) => Some(guard),
+                };
             let announced = exchange.request.body;
             if matches!(announced, BodyLength::Known(len) if len > setup.temp_buffer_max_size) {
                 return Admission::Refuse(answers::too_large(context));
@@ -100,5 +111,26 @@ pub(crate) fn admit(
                 Some(guard) => Admission::CollectOnceGuarded(collector, guard),
             }
         }
+    }
+}
+
+/// Carries out the internal redirects that the head of the request decides, as those of `rewrite`, before the body is received:
+/// so the guards of the target run before its body is collected, and a handler there can pull it. Returns a guard of the path that
+/// decides later; its redirect then follows when the body has come.
+fn settle_path(exchange: &mut Exchange) -> Result<Option<WaitingGuard>, Box<Response>> {
+    loop {
+        let site = Rc::clone(&exchange.site);
+        let path = site.path(exchange.route);
+        let first = path.handlers.get(path.guards as usize);
+        let Some(order) = first.and_then(|first| first.early_reroute(exchange)) else {
+            return Ok(None);
+        };
+        match guards::run(exchange, 0) {
+            Guarded::Passed if exchange.has_passed_guards => {}
+            Guarded::Passed => return Ok(None),
+            Guarded::Answered(response) => return Err(Box::new(response)),
+            Guarded::Waiting(guard) => return Ok(Some(guard)),
+        }
+        reroute_early(exchange, order)?;
     }
 }

@@ -23,12 +23,57 @@ pub(crate) fn reroute(
     exchange: &mut Exchange,
     mut order: Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
+    let awaits_word = !exchange.request.expect().is_empty() && has_nothing_come(&exchange.body);
+    // A request for an error document, or one whose method was changed, needs no body.
+    let needs_body = order.fields != RerouteFields::None && exchange.request.method == order.method;
+    let asked = change_target(exchange, &mut order)?;
+    let streams = match asked {
+        RerouteTarget::Handlers => body_use(exchange) == BodyUse::Stream,
+        RerouteTarget::Successor(_) => true,
+    };
+    if order.keep_body && needs_body && awaits_word {
+        drop_body(exchange);
+        let text = "cannot redirect internally: the client still waits for 100 Continue";
+        return refuse(exchange, &order, text);
+    }
+    if !order.keep_body || !rewind_body(exchange, streams) {
+        drop_body(exchange);
+        if order.keep_body && needs_body {
+            let text = "cannot redirect internally: the request body was not kept and cannot be sent again";
+            return refuse(exchange, &order, text);
+        }
+    }
+    Ok(asked)
+}
+
+/// Carries out an internal redirect to a path of the site before the body is received. The request keeps its body.
+pub(super) fn reroute_early(
+    exchange: &mut Exchange,
+    mut order: Reroute,
+) -> Result<(), Box<Response>> {
+    match change_target(exchange, &mut order)? {
+        RerouteTarget::Handlers => Ok(()),
+        RerouteTarget::Successor(_) => {
+            debug_assert!(
+                false,
+                "only paths of the site are targets of early redirects"
+            );
+            refuse(exchange, &order, "failed to redirect internally").map(|_| ())
+        }
+    }
+}
+
+/// Gives the request its new target.
+fn change_target(
+    exchange: &mut Exchange,
+    order: &mut Reroute,
+) -> Result<RerouteTarget, Box<Response>> {
     exchange.count_reroute(order.kind)?;
-    let Some(target) = resolve(exchange, &mut order) else {
+    let Some(target) = resolve(exchange, order) else {
         let url = order.url.escape_ascii();
         return refuse(
             exchange,
-            &order,
+            order,
             &format!("failed to resolve internal redirect:{url}"),
         );
     };
@@ -41,9 +86,6 @@ pub(crate) fn reroute(
         }));
     }
     let request = &exchange.request;
-    let awaits_word = !request.expect().is_empty() && has_nothing_come(&exchange.body);
-    // The new request needs no body if it is for an error document, or if its method was changed.
-    let needs_body = order.fields != RerouteFields::None && request.method == order.method;
     let some_fields = match order.fields {
         RerouteFields::All => None,
         RerouteFields::WithoutCredentials => Some(without_credentials(&request.headers)),
@@ -66,7 +108,7 @@ pub(crate) fn reroute(
     exchange.sent.first_status = None;
     exchange.forwarded.forget_place();
     exchange.mime = None;
-    let asked = match target.place {
+    Ok(match target.place {
         Place::Host(host) => {
             exchange.has_unconfigured_target = false;
             let route = exchange.site.select_path(host, exchange.request.path());
@@ -78,24 +120,7 @@ pub(crate) fn reroute(
             RerouteTarget::Successor(Box::new(|exchange: &mut Exchange| server.fetch(exchange)))
         }
         Place::Upstream(successor) => RerouteTarget::Successor(successor),
-    };
-    let streams = match asked {
-        RerouteTarget::Handlers => body_use(exchange) == BodyUse::Stream,
-        RerouteTarget::Successor(_) => true,
-    };
-    if order.keep_body && needs_body && awaits_word {
-        drop_body(exchange);
-        let text = "cannot redirect internally: the client still waits for 100 Continue";
-        return refuse(exchange, &order, text);
-    }
-    if !order.keep_body || !rewind_body(exchange, streams) {
-        drop_body(exchange);
-        if order.keep_body && needs_body {
-            let text = "cannot redirect internally: the request body was not kept and cannot be sent again";
-            return refuse(exchange, &order, text);
-        }
-    }
-    Ok(asked)
+    })
 }
 
 /// The request's fields without credentials: a server outside the configuration may see them.
