@@ -248,7 +248,7 @@ impl Handler for Rewrite {
 fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
     let method = exchange.request.method.clone();
     let mut order = Reroute::to(url, method, true);
-    // The answer goes to the client as it is: a redirect in it is not followed by the server.
+    // The response goes to the client as it is: if it is a redirect, the server does not follow it.
     order.kind = RerouteKind::Reprocess;
     order
 }

@@ -18,9 +18,9 @@ const ROOM: usize = 4096;
 
 /// A content coding with the level of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Method {
-    pub(super) coding: Coding,
-    pub(super) level: u8,
+pub(crate) struct Method {
+    pub(crate) coding: Coding,
+    pub(crate) level: u8,
 }
 
 impl Method {
@@ -43,19 +43,27 @@ impl Method {
             (Coding::Zstd, 4..=8) => 17,
             (Coding::Brotli, _) | (Coding::Zstd, _) => 18,
         };
-        let needed = len.map_or(most, |len| {
-            // The smallest window of brotli and zstd has 10 bits.
-            let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-            u8::try_from(bits).unwrap_or(most).max(10)
-        });
-        needed.min(most)
+        len.map_or(most, needed_bits).min(most)
     }
+
+    /// The logarithm of the window for a file of `len` bytes. Every decoder of brotli and zstd takes a window of 4 MB (RFC
+    /// 8878 §3.1.1.1.2).
+    fn file_window_bits(len: u64) -> u8 {
+        needed_bits(len).min(22)
+    }
+}
+
+/// The logarithm of the smallest window that holds content of `len` bytes. The smallest window of brotli and zstd has 10
+/// bits.
+fn needed_bits(len: u64) -> u8 {
+    let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+    u8::try_from(bits).unwrap_or(u8::MAX).max(10)
 }
 
 /// What a compressor does after it has taken the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
-    /// The compressor holds bytes back that compress better together with later bytes.
+pub(crate) enum Operation {
+    /// Keep back what compresses better together with what follows.
     Continue,
     /// The compressor outputs everything, so that the client can decode all that was compressed.
     Flush,
@@ -65,16 +73,16 @@ pub(super) enum Operation {
 
 /// The error of a compressor that has failed, for lack of memory or by a fault of its library.
 #[derive(Debug)]
-pub(super) struct EncoderError;
+pub(crate) struct EncoderError;
 
-/// A compressor of one of the three content codings.
-pub(super) enum Encoder {
+/// A compressor.
+pub(crate) enum Encoder {
     Gzip { state: Box<Compress>, memory: usize },
     Brotli(Box<BrotliEncoder>),
     Zstd(CCtx<'static>),
 }
 
-pub(super) struct BrotliEncoder {
+pub(crate) struct BrotliEncoder {
     state: BrotliEncoderStateStruct<CountingAllocator>,
     memory: BrotliMemory,
 }
@@ -82,12 +90,20 @@ pub(super) struct BrotliEncoder {
 impl Encoder {
     /// Creates a compressor for content of `len` bytes, if the length is known.
     pub(super) fn new(method: Method, len: Option<u64>) -> Result<Self, EncoderError> {
-        let bits = method.window_bits(len);
+        Self::with_window(method, len, method.window_bits(len))
+    }
+
+    /// A compressor for a file of `len` bytes, which may take more memory than one for a response.
+    pub(crate) fn of_file(method: Method, len: u64) -> Result<Self, EncoderError> {
+        Self::with_window(method, Some(len), Method::file_window_bits(len))
+    }
+
+    fn with_window(method: Method, len: Option<u64>, bits: u8) -> Result<Self, EncoderError> {
         match method.coding {
             Coding::Gzip => {
-                // A gzip compressor has the same window for content of every length, so that responses can share
-                // compressors: most of its memory does not depend on the window.
-                let bits = method.window_bits(None);
+                // All sizes have the same window, so that responses can share compressors: most of the memory does not
+                // depend on it.
+                let bits = method.window_bits(None).max(bits.min(15));
                 let level = Compression::new(u32::from(method.level));
                 Ok(Self::Gzip {
                     state: Box::new(Compress::new_gzip(level, bits)),
@@ -124,14 +140,14 @@ impl Encoder {
                     set(&mut state, CParameter::MaxBlockSize(1 << 14))?;
                 }
                 let mut encoder = Self::Zstd(state);
-                encoder.begin(method, len)?;
+                encoder.begin(bits, len)?;
                 Ok(encoder)
             }
         }
     }
 
-    /// Compresses all of `input`, and appends the output to `output`.
-    pub(super) fn encode(
+    /// Compresses all of `input`, and appends what comes out to `output`.
+    pub(crate) fn encode(
         &mut self,
         input: &[u8],
         operation: Operation,
@@ -153,10 +169,11 @@ impl Encoder {
         }
     }
 
-    /// Prepares an unused compressor for content of `len` bytes, if that is known.
-    fn begin(&mut self, method: Method, len: Option<u64>) -> Result<(), EncoderError> {
+    /// Prepares an unused compressor for content of `len` bytes, if that is known, with a window of 2 to the power of
+    /// `window_bits` bytes.
+    fn begin(&mut self, window_bits: u8, len: Option<u64>) -> Result<(), EncoderError> {
         if let Self::Zstd(state) = self {
-            let bits = CParameter::WindowLog(u32::from(method.window_bits(len)));
+            let bits = CParameter::WindowLog(u32::from(window_bits));
             let set = state.set_parameter(bits);
             let set = set.and_then(|_| state.set_pledged_src_size(len));
             return set.map(|_| ()).map_err(|_| EncoderError);
@@ -290,7 +307,7 @@ impl SpareEncoders {
         match spare.iter().position(|(kept, _)| *kept == method) {
             Some(at) => {
                 let mut encoder = spare.swap_remove(at).1;
-                encoder.begin(method, len)?;
+                encoder.begin(method.window_bits(len), len)?;
                 Ok(encoder)
             }
             None => Encoder::new(method, len),

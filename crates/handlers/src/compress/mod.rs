@@ -16,18 +16,20 @@ use std::sync::Arc;
 
 use h2o_exchange::{Body, CompressHint, Exchange, Filter, FilterResult, Response, Scope};
 use h2o_http::mime::MimeMap;
-use h2o_http::{Headers, Known, Method, StatusCode, Version, escape};
+use h2o_http::{Headers, Known, StatusCode, Version, escape};
 
 use crate::coding::{Coding, CodingSet};
 use body::CompressedBody;
 use encoder::SpareEncoders;
-use settings::{CompressSettings, Methods};
 
-pub(crate) use settings::DIRECTIVES;
+pub(crate) use encoder::{Encoder, Method, Operation};
+pub(crate) use settings::{CompressSettings, DIRECTIVES};
 
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     let settings = scope.settings.peek::<CompressSettings>()?;
-    (settings.methods != Methods::OFF).then(|| Box::new(CompressFilter(settings)) as _)
+    settings
+        .is_on()
+        .then(|| Box::new(CompressFilter(settings)) as _)
 }
 
 struct CompressFilter(Arc<CompressSettings>);
@@ -79,7 +81,7 @@ impl CompressFilter {
     fn acceptable(&self, exchange: &Exchange, response: &Response) -> CodingSet {
         let is_eligible = response.status == StatusCode::OK
             && exchange.request.version >= Version::Http11
-            && *exchange.original_method() != Method::Head
+            && *exchange.original_method() != h2o_http::Method::Head
             && response.headers.get(Known::ContentEncoding).is_none();
         if !is_eligible {
             return CodingSet::default();

@@ -98,17 +98,22 @@ const CODINGS: [Attribute; 3] = [
     ),
 ];
 
-/// The settings of `compress`, `gzip` and `compress-minimum-size` at a configuration level.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CompressSettings {
-    pub(super) methods: Methods,
+/// `compress`, `gzip` and `compress-minimum-size` of a level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CompressSettings {
+    pub(crate) methods: Methods,
     /// Shortest content that is compressed, in bytes.
-    pub(super) minimum: u64,
+    pub(crate) minimum: u64,
     /// The configuration level on which `compress-minimum-size` was last set.
     minimum_set_at: Option<Level>,
 }
 
 impl CompressSettings {
+    /// Whether any coding is enabled.
+    pub(crate) fn is_on(&self) -> bool {
+        self.methods != Methods::OFF
+    }
+
     fn replace(&mut self, methods: Methods, minimum: u64, level: Level) {
         self.methods = methods;
         if self.minimum_set_at != Some(level) {
@@ -119,14 +124,14 @@ impl CompressSettings {
 
 /// The enabled content codings, with the level of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Methods {
+pub(crate) struct Methods {
     brotli: Option<u8>,
     zstd: Option<u8>,
     gzip: Option<u8>,
 }
 
 impl Methods {
-    pub(super) const OFF: Self = Self {
+    const OFF: Self = Self {
         brotli: None,
         zstd: None,
         gzip: None,
@@ -138,7 +143,7 @@ impl Methods {
     };
 
     /// The method for a content coding, if the coding is enabled.
-    pub(super) fn of(self, coding: Coding) -> Option<Method> {
+    pub(crate) fn of(self, coding: Coding) -> Option<Method> {
         let level = self.level(coding);
         level.map(|level| Method { coding, level })
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::conditional::Validators;
 use super::gunzip::Gunzip;
 use super::identity::{FileIdentity, inspect};
-use super::locate::FoundFile;
+use super::locate::{FoundFile, KeptVariant};
 use super::open::Access;
 use super::range::ByteRange;
 use super::service::Service;
@@ -151,14 +151,22 @@ pub(super) struct Document {
 
 impl Document {
     pub(super) fn new(service: &Service, found: &FoundFile) -> Self {
-        let modified = found.identity.modified();
+        // A kept variant has the validators of the file that it is made from.
+        let (identity, coding, is_kept) = match (&found.variant, found.shape) {
+            (KeptVariant::Sent { original, .. }, ContentCoding::Encoded(coding)) => {
+                (original, coding.token(), true)
+            }
+            _ => (&found.identity, "", false),
+        };
+        let modified = identity.modified();
+        let hyphen = if is_kept { "-" } else { "" };
         let etag = format!(
-            "\"{:08x}-{:x}\"",
+            "\"{:08x}-{:x}{hyphen}{coding}\"",
             modified & 0xffff_ffff,
-            found.identity.size
+            identity.size
         );
         let sends_etag = service.settings.etag;
-        let varies = service.settings.compressed != SendCompressed::Off;
+        let varies = service.settings.compressed != SendCompressed::Off || is_kept;
         let mut fields = Headers::new();
         fields.push(Known::ContentType, found.kind.content_type.as_bytes());
         fields.push(Known::LastModified, &date::format(modified));

@@ -25,11 +25,12 @@ pub(super) struct AcceptedEncodings {
 }
 
 impl AcceptedEncodings {
-    /// The encodings that both the setting and the request allow. HTTP/1.0 clients only get unencoded files.
-    pub(super) fn of(setting: SendCompressed, request: &RequestHead) -> Self {
+    /// The encodings that both settings and request allow. `keeps_variants`: whether files are kept compressed. HTTP/1.0
+    /// clients get unencoded files only.
+    pub(super) fn of(setting: SendCompressed, keeps_variants: bool, request: &RequestHead) -> Self {
         let may_unpack = match setting {
-            SendCompressed::Off => return Self::default(),
-            SendCompressed::On => false,
+            SendCompressed::Off if !keeps_variants => return Self::default(),
+            SendCompressed::Off | SendCompressed::On => false,
             SendCompressed::Gunzip => true,
         };
         if request.version < Version::Http11 {
@@ -41,7 +42,12 @@ impl AcceptedEncodings {
         }
     }
 
-    /// Whether a file in the content coding `coding` may be sent.
+    /// The codings in which a file may be sent.
+    pub(super) const fn codings(self) -> CodingSet {
+        self.codings
+    }
+
+    /// Whether a file in that coding may be sent.
     pub(super) const fn has(self, coding: Coding) -> bool {
         self.codings.has(coding)
     }
@@ -70,7 +76,7 @@ mod tests {
                 .headers
                 .push(Known::AcceptEncoding, field.as_bytes());
         }
-        let encodings = AcceptedEncodings::of(setting, &request);
+        let encodings = AcceptedEncodings::of(setting, false, &request);
         let codings = Coding::ALL
             .into_iter()
             .filter(|&coding| encodings.has(coding));

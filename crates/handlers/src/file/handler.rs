@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::cache::{CacheKey, ContentCache};
 use super::document::Document;
 use super::encoding::AcceptedEncodings;
-use super::locate::{FoundFile, Lookup, LookupResult};
+use super::locate::{FoundFile, KeptVariant, Lookup, LookupResult};
 use super::open::Access;
 use super::service::{Service, ServiceTarget};
 use super::settings::file_name;
@@ -99,7 +99,11 @@ impl Handler for FileHandler {
         {
             return Outcome::Done(asset.respond(exchange, true));
         }
-        let encodings = AcceptedEncodings::of(service.settings.compressed, &exchange.request);
+        let encodings = AcceptedEncodings::of(
+            service.settings.compressed,
+            service.variants.is_some(),
+            &exchange.request,
+        );
         let cache = exchange.worker.local::<ContentCache>();
         let key = CacheKey {
             service: service.id,
@@ -211,8 +215,18 @@ impl Lookup {
     }
 }
 
-fn file(exchange: &mut Exchange, lookup: &Lookup, found: FoundFile) -> Outcome {
+fn file(exchange: &mut Exchange, lookup: &Lookup, mut found: FoundFile) -> Outcome {
     let document = Document::new(&lookup.service, &found);
+    // A file that was just written may be written again without a new mtime.
+    if found.mtime_is_reliable
+        && let Some(variants) = &lookup.service.variants
+    {
+        match found.variant.take() {
+            KeptVariant::Wanted(wanted) => variants.store.want(*wanted),
+            KeptVariant::Sent { variant, .. } => variants.store.note_used(variant),
+            KeptVariant::Nothing => {}
+        }
+    }
     let Some(stamps) = found.stamps else {
         return respond::document(exchange, &document);
     };

@@ -43,7 +43,20 @@ impl FileIdentity {
         }
     }
 
-    /// The modification time of the file, in seconds since the Unix epoch.
+    /// All of it as numbers, for a hash.
+    pub(super) fn numbers(&self) -> [u64; 7] {
+        [
+            self.device,
+            self.inode,
+            self.size,
+            self.modified.0.cast_unsigned(),
+            self.modified.1,
+            self.changed.0.cast_unsigned(),
+            self.changed.1,
+        ]
+    }
+
+    /// The modification time, in seconds since the Unix epoch.
     pub(super) fn modified(&self) -> i64 {
         self.modified.0
     }

@@ -15,6 +15,8 @@ use super::encoding::{AcceptedEncodings, GZIP_SUFFIX, VARIANTS};
 use super::identity::{FileIdentity, FileStamp, inspect};
 use super::open::{self, Access, LOOK, READ, READ_DIRECTORY};
 use super::service::{Service, ServiceTarget};
+use super::settings::SendCompressed;
+use super::variants::{Variant, WantedVariant};
 
 /// The look-up of a path, as a value that can be sent to the thread pool.
 #[derive(Clone)]
@@ -58,14 +60,37 @@ pub(super) struct FoundFile {
     pub(super) identity: FileIdentity,
     pub(super) content: FileContent,
     pub(super) shape: ContentCoding,
-    /// The files whose state the result depends on; `None` if the result must not be cached.
+    /// What `compress.cache` has of the file.
+    pub(super) variant: KeptVariant,
+    /// The files that the result relies on; `None` if it may not outlive the request.
     pub(super) stamps: Option<Vec<FileStamp>>,
     /// Whether the file's mtime is old enough that another write would change it: two writes within one tick of the
     /// clock give the same mtime.
     pub(super) mtime_is_reliable: bool,
 }
 
-/// The error of a look-up on the event loop that would have to wait for the disk.
+/// What `compress.cache` has of a file.
+#[derive(Debug, Default)]
+pub(super) enum KeptVariant {
+    /// The file is not kept compressed, or not for this client.
+    #[default]
+    Nothing,
+    /// The file is sent as it is, and is to be compressed.
+    Wanted(Box<WantedVariant>),
+    /// This form is sent in place of the file `original`.
+    Sent {
+        original: FileIdentity,
+        variant: Variant,
+    },
+}
+
+impl KeptVariant {
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+}
+
+/// The lookup was not done on the event loop, since it would have to wait for the disk.
 #[derive(Debug)]
 pub(super) struct NotInMemory;
 
@@ -230,8 +255,10 @@ impl<'a> Search<'a> {
     /// Opens the first encoding of the file that exists and may be sent; `None` if the name is that of a directory.
     fn open_encoding(&mut self, name: &[u8]) -> Result<Option<ChosenFile>, Errno> {
         let encodings = self.lookup.encodings;
+        let is_precompressed = self.lookup.service.settings.compressed != SendCompressed::Off;
         for (suffix, coding) in VARIANTS {
-            if encodings.has(coding)
+            if is_precompressed
+                && encodings.has(coding)
                 && let Some(choice) =
                     self.open_variant(name, suffix, ContentCoding::Encoded(coding))?
             {
@@ -368,12 +395,20 @@ impl<'a> Search<'a> {
                 return Ok(LookupResult::Script { number, script });
             }
         };
+        let mut choice = choice;
+        let original = choice.identity;
+        let variant = self.find_variant(&mut choice, &kind)?;
         let file = OpenFile::new(choice.file);
         let (content, identity) = FileContent::load(file, choice.identity, self.access)?;
-        let mtime_is_reliable = identity.mtime_is_reliable(self.lookup.now);
+        // What the result relies on: the file itself, not the form that is sent, which never changes.
+        let relied_on = match variant {
+            KeptVariant::Sent { .. } => original,
+            KeptVariant::Nothing | KeptVariant::Wanted(_) => identity,
+        };
+        let mtime_is_reliable = relied_on.mtime_is_reliable(self.lookup.now);
         let stamps = self.cacheable.then(|| {
             let absent = self.absent.drain(..).map(FileStamp::absent);
-            let present = FileStamp::present(choice.path, identity);
+            let present = FileStamp::present(choice.path, relied_on);
             absent.chain([present]).collect()
         });
         Ok(LookupResult::File(FoundFile {
@@ -381,9 +416,55 @@ impl<'a> Search<'a> {
             identity,
             content,
             shape: choice.shape,
+            variant,
             stamps,
             mtime_is_reliable,
         }))
+    }
+}
+
+impl Search<'_> {
+    /// Looks for the kept form of a file, and puts it in the place of the file.
+    fn find_variant(
+        &mut self,
+        choice: &mut ChosenFile,
+        kind: &MimeType,
+    ) -> Result<KeptVariant, Errno> {
+        let lookup = self.lookup;
+        let Some(variants) = &lookup.service.variants else {
+            return Ok(KeptVariant::Nothing);
+        };
+        if choice.shape != ContentCoding::Plain || !kind.attributes.compressible {
+            return Ok(KeptVariant::Nothing);
+        }
+        let accepted = lookup.encodings.codings();
+        let Some(wanted) = variants.wanted(accepted, &choice.path, choice.identity) else {
+            return Ok(KeptVariant::Nothing);
+        };
+        let path = wanted.variant.path();
+        match open::configured(path, READ, self.access) {
+            Ok(file) => {
+                let (kind, identity) = inspect(&file)?;
+                if kind != FileType::RegularFile || identity.size == 0 {
+                    // An empty form says that the file does not get shorter.
+                    return Ok(KeptVariant::Nothing);
+                }
+                choice.file = file;
+                choice.shape = ContentCoding::Encoded(wanted.method.coding);
+                let original = std::mem::replace(&mut choice.identity, identity);
+                Ok(KeptVariant::Sent {
+                    original,
+                    variant: wanted.variant,
+                })
+            }
+            Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => Err(error),
+            Err(Errno::NOENT) => {
+                // The next lookup after it has been made finds it.
+                self.absent.push(path.to_owned());
+                Ok(KeptVariant::Wanted(Box::new(wanted)))
+            }
+            Err(_) => Ok(KeptVariant::Nothing),
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod try_files;
+mod variants;
 mod watch;
 
 use h2o_config::Directive;
@@ -49,4 +50,5 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     mime::REMOVETYPES,
     mime::SETDEFAULTTYPE,
     custom::CUSTOM_HANDLER,
+    variants::CACHE,
 ];

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::custom::CustomHandler;
 use super::settings::FileSettings;
+use super::variants::Variants;
 
 /// Most services of the running configuration for the same files that are compared with a new one.
 const MAX_COMPARED: usize = 64;
@@ -23,7 +24,9 @@ pub(super) struct Service {
     /// Limits the log lines about files that cannot be opened and about a missing directory.
     pub(super) failures: LineLimit,
     mime: Arc<MimeMap>,
-    /// Length of the configured path in bytes.
+    /// How its files are kept compressed, if they are.
+    pub(super) variants: Option<Variants>,
+    /// Length of the path's key.
     key_len: usize,
 }
 
@@ -72,6 +75,7 @@ impl Service {
             settings: scope.settings.get(),
             failures: LineLimit::per_minute(5),
             mime,
+            variants: Variants::of(scope),
             key_len: scope.path.as_deref().map_or(0, str::len),
         };
         service.or_unchanged(scope)
@@ -102,6 +106,7 @@ impl Service {
             && self.key_len == other.key_len
             && self.settings.is_same_as(&other.settings)
             && self.mime == other.mime
+            && self.variants == other.variants
     }
 
     /// The part of a request's normalised path on which the response depends. It is part of the key in the content

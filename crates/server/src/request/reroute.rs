@@ -24,7 +24,7 @@ pub(crate) fn reroute(
     mut order: Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
     let awaits_word = !exchange.request.expect().is_empty() && has_nothing_come(&exchange.body);
-    // A request for an error document, or one whose method was changed, needs no body.
+    // The new request needs no body if it is for an error document, or if its method was changed.
     let needs_body = order.fields != RerouteFields::None && exchange.request.method == order.method;
     let asked = change_target(exchange, &mut order)?;
     let streams = match asked {

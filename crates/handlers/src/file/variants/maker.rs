@@ -1,0 +1,244 @@
+//! The thread that compresses files.
+
+use std::any::Any;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use h2o_exchange::BackgroundService;
+use h2o_log::{LineLimit, reason, report};
+
+use super::store::{VariantStore, room};
+use super::{WantedVariant, shown};
+use crate::compress::{Encoder, Operation};
+use crate::file::identity::inspect;
+use crate::file::open::{self, Access, READ};
+
+/// Bytes that are read and compressed at a time.
+const PIECE: usize = 64 * 1024;
+/// How long nothing is made after the disk was full or another error.
+const PAUSE: Duration = Duration::from_secs(60);
+/// The nice value of the thread: requests come first.
+const NICE: i32 = 10;
+/// How many forms are made before the directory is looked at again, where other processes make forms as well.
+const UNSEEN: u32 = 64;
+
+/// Compresses what a store wants while it runs.
+pub(super) struct Maker(pub(super) Arc<VariantStore>);
+
+impl BackgroundService for Maker {
+    fn begin(&self) -> Result<Box<dyn Any + Send>, String> {
+        let store = Arc::clone(&self.0);
+        store.queue().is_stopped = false;
+        let thread = std::thread::Builder::new().name("compress".to_owned());
+        let thread = thread.spawn(move || run(&store));
+        let thread = thread.map_err(|error| {
+            format!(
+                "failed to start the thread of compress.cache: {}",
+                reason(&error)
+            )
+        })?;
+        Ok(Box::new(Running {
+            store: Arc::clone(&self.0),
+            thread: Some(thread),
+        }))
+    }
+
+    fn is_same_as(&self, running: &dyn BackgroundService) -> bool {
+        let running = running.as_any().downcast_ref::<Self>();
+        running.is_some_and(|running| Arc::ptr_eq(&self.0, &running.0))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The thread; dropping this ends it.
+struct Running {
+    store: Arc<VariantStore>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.store.stop();
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has reported a panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What became of a form.
+enum Made {
+    /// It is there, with this length.
+    Kept(u64),
+    /// Another process makes it, or the file has changed.
+    Nothing,
+    /// The server ends.
+    Stopped,
+}
+
+fn run(store: &VariantStore) {
+    // Not essential: without it the thread competes with the workers on equal terms.
+    let _ = rustix::process::setpriority_process(None, NICE);
+    let failures = LineLimit::per_minute(1);
+    let mut total = clean(store, &failures);
+    let mut unseen = 0;
+    loop {
+        let (used, next) = {
+            let mut queue = store.wait(PAUSE);
+            if queue.is_stopped {
+                return;
+            }
+            (std::mem::take(&mut queue.used), queue.wanted.pop_front())
+        };
+        let now = SystemTime::now();
+        for variant in used {
+            // The time of modification says when a form was last used. It may have been removed.
+            if let Ok(file) = OpenOptions::new().append(true).open(variant.file()) {
+                let _ = file.set_modified(now);
+            }
+        }
+        let Some(wanted) = next else {
+            store.queue().is_paused = false;
+            continue;
+        };
+        match make(store, &wanted) {
+            Ok(Made::Kept(len)) => {
+                total += room(len);
+                unseen += 1;
+            }
+            Ok(Made::Nothing) => {}
+            Ok(Made::Stopped) => return,
+            Err(error) => {
+                if let Some(held_back) = failures.admit() {
+                    report!(
+                        warning,
+                        "compress.cache: nothing can be kept in {}: {}{held_back}",
+                        shown(store.directory()),
+                        reason(&error)
+                    );
+                }
+                let mut queue = store.queue();
+                queue.is_paused = true;
+                queue.wanted.clear();
+                queue.known.clear();
+            }
+        }
+        store.queue().known.remove(&wanted.variant);
+        if total > store.size() || unseen >= UNSEEN {
+            total = clean(store, &failures);
+            unseen = 0;
+        }
+    }
+}
+
+fn clean(store: &VariantStore, failures: &LineLimit) -> u64 {
+    store.clean().unwrap_or_else(|error| {
+        if let Some(held_back) = failures.admit() {
+            report!(
+                warning,
+                "compress.cache: {} cannot be cleaned: {}{held_back}",
+                shown(store.directory()),
+                reason(&error)
+            );
+        }
+        0
+    })
+}
+
+/// Makes a form. A form that is hardly shorter than the file becomes an empty file, which says that.
+fn make(store: &VariantStore, wanted: &WantedVariant) -> io::Result<Made> {
+    let variant = &wanted.variant;
+    if variant.file().exists() {
+        return Ok(Made::Nothing);
+    }
+    let Ok(source) = open::configured(&wanted.source, READ, Access::Waiting) else {
+        return Ok(Made::Nothing);
+    };
+    let mut source = File::from(source);
+    let is_same = |source: &File| inspect(source).is_ok_and(|(_, it)| it == wanted.identity);
+    if !is_same(&source) {
+        return Ok(Made::Nothing);
+    }
+    let Some(mut unfinished) = Unfinished::begin(variant.unfinished())? else {
+        return Ok(Made::Nothing);
+    };
+    let broken = |_| io::Error::other("a compressor failed");
+    let mut encoder = Encoder::of_file(wanted.method, wanted.identity.size).map_err(broken)?;
+    let (mut piece, mut output, mut len) = (vec![0; PIECE], Vec::new(), 0);
+    loop {
+        if store.queue().is_stopped {
+            return Ok(Made::Stopped);
+        }
+        let read = source.read(&mut piece)?;
+        let operation = if read == 0 {
+            Operation::Finish
+        } else {
+            Operation::Continue
+        };
+        output.clear();
+        encoder
+            .encode(&piece[..read], operation, &mut output)
+            .map_err(broken)?;
+        unfinished.file.write_all(&output)?;
+        len += output.len() as u64;
+        if read == 0 {
+            break;
+        }
+    }
+    if !is_same(&source) {
+        return Ok(Made::Nothing);
+    }
+    if len >= wanted.identity.size / 20 * 19 {
+        unfinished.file.set_len(0)?;
+        len = 0;
+    }
+    // A form must not appear before its content is on the disk, which a loss of power would otherwise cut off.
+    unfinished.file.sync_data()?;
+    fs::rename(&unfinished.path, variant.file())?;
+    unfinished.is_kept = true;
+    Ok(Made::Kept(len))
+}
+
+/// A form that is being made. Removed when dropped, unless it was renamed.
+struct Unfinished {
+    path: PathBuf,
+    file: File,
+    is_kept: bool,
+}
+
+impl Unfinished {
+    /// `None`: another process makes it.
+    fn begin(path: PathBuf) -> io::Result<Option<Self>> {
+        let begun = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        match begun {
+            Ok(file) => Ok(Some(Self {
+                path,
+                file,
+                is_kept: false,
+            })),
+            // If that process has died, the file is removed some time later.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
