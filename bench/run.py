@@ -7,13 +7,15 @@ import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 from harness import cases as case_files
-from harness import machine, report
+from harness import machine, process, report
 from harness import servers as server_files
 from harness.drivers import CIPHERSUITE, DRIVERS, GROUP, Cores, H3load, LoadFailed
 from harness.servers import Running, ServerFailed, Setup
@@ -115,7 +117,9 @@ def pick_cases(args, notes, behind):
         needs = DRIVERS[case.driver].needs
         if needs and not shutil.which(needs):
             notes.append(f"{case.title}: left out, {needs} is not installed.")
-        elif case.backend not in ("", case_files.ITSELF, *behind):
+        elif case.backend == case_files.FASTCGI and not shutil.which("cc"):
+            notes.append(f"{case.title}: left out, cc is not installed.")
+        elif case.backend not in ("", case_files.ITSELF, case_files.FASTCGI, *behind):
             notes.append(f"{case.title}: left out, {case.backend} is not installed.")
         else:
             runnable.append(case)
@@ -131,6 +135,34 @@ def pick_cores(args):
     if server == client:
         print("there is only one core, which servers and load generator share, so rates mean little", file=sys.stderr)
     return Cores(server, client)
+
+
+class FastcgiEcho:
+    """The FastCGI application behind the servers. A context manager."""
+
+    def __init__(self, site, core):
+        target = site.dir / "fastcgi_echo"
+        if not target.exists():
+            command = ["cc", "-O2", "-o", target, HERE / "client" / "fastcgi_echo.c"]
+            subprocess.run(command, check=True, timeout=60)
+        (self.http_port,) = server_files.free_ports(1)
+        self.process = process.spawn([target, str(self.http_port)], core)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.http_port), timeout=1).close()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    self.__exit__()
+                    raise ServerFailed("fastcgi_echo does not listen") from None
+                time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        process.stop(self.process)
 
 
 class Entrant:
@@ -225,6 +257,10 @@ class Run:
         """The backend for a server that is a proxy, or None. It runs on the client's core, and its time is not counted."""
         if not case.backend:
             return None
+        if case.backend == case_files.FASTCGI:
+            if case.backend not in started:
+                started[case.backend] = stack.enter_context(FastcgiEcho(site, self.cores.client))
+            return started[case.backend]
         kind = server if case.backend == case_files.ITSELF else self.behind[case.backend]
         if kind.name not in started:
             started[kind.name] = stack.enter_context(Running(kind, site, self.cores.client))
@@ -263,7 +299,7 @@ class Run:
         status, head, body = running.ask(case)
         if status != case.status:
             raise ServerFailed(f"{case.path} gives {status}, not {case.status}")
-        if status == 200 and body != site.size_of(case.path):
+        if status == 200 and not case.coding and body != site.size_of(case.path):
             raise ServerFailed(f"{case.path} has {body} octets, not {site.size_of(case.path)}")
         return {"head": head, "body": body}
 

@@ -45,7 +45,11 @@ LIMITS = ("peer", "floor")
 LINK = {"kbit", "round_trip_ms", "queue_kb"}
 # The backends that a proxy may have: a server of servers/, or a server of the same kind as the proxy.
 ITSELF = "itself"
-BACKENDS = ("nginx", "h2o", ITSELF)
+# Or a FastCGI application that answers at once, client/fastcgi_echo.c.
+FASTCGI = "fastcgi"
+BACKENDS = ("nginx", "h2o", ITSELF, FASTCGI)
+# The codings that a case may ask for.
+CODINGS = ("", "gzip", "br", "zstd")
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,9 @@ class Case:
     hosts: int = 0
     # The backend, if servers take part in the case as proxies.
     backend: str = ""
+    # The coding that the client asks for, and the level at which the server compresses what it sends.
+    coding: str = ""
+    level: int = 0
     # The link over which pages are loaded.
     link: dict = field(default_factory=dict)
     # Whether the case belongs to the daily subset.
@@ -149,6 +156,11 @@ class Case:
             not case.backend or (case.driver == "h2load" and not case.hosts and not case.floor),
             "proxies are asked by the driver h2load, without hosts and without the floor program",
         )
+        must(case.coding in CODINGS, f"coding must be one of {', '.join(map(repr, CODINGS))}")
+        must(
+            bool(case.coding) == (case.level > 0) and (not case.coding or (case.driver, case.backend) == ("h2load", "")),
+            "a coding has a level, and files are asked by the driver h2load",
+        )
         must(set(case.limits) <= set(LIMITS), f"limits are {' and '.join(LIMITS)}")
         must("floor" not in case.limits or case.floor, "a limit to the floor program needs floor = true")
         if case.compare:
@@ -164,7 +176,11 @@ class Case:
         """What a server must support for the case; see `[lacks]` in servers/*.toml."""
         needs = {"h2c" if (self.protocol, self.scheme) == ("h2", "http") else self.protocol}
         if self.backend:
-            needs |= {"proxy", "proxy-to-itself" if self.backend == ITSELF else "proxy"}
+            needs |= {"fastcgi"} if self.backend == FASTCGI else {"proxy"}
+            if self.backend == ITSELF:
+                needs.add("proxy-to-itself")
+        if self.coding:
+            needs.add(self.coding)
         if self.scheme == "https":
             needs.add("tls12" if self.tls == "1.2" else "tls13")
         if self.path.startswith("/script"):

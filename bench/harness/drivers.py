@@ -164,6 +164,8 @@ class H2load:
         command += [f"-m{case.streams}"] if case.protocol == "h2" else ["--h1"]
         if case.scheme == "https":
             command += [f"--{'tls13-' if case.tls == '1.3' else ''}ciphers={case.suite}", f"--groups={GROUPS[case.tls]}"]
+        if case.coding:
+            command.append(f"--header=accept-encoding: {case.coding}")
         if case.hosts:
             command.append(f"--connect-to={origin.rpartition('/')[2]}")
             origin = f"{case.scheme}://{asked_host(case)}"
@@ -200,7 +202,7 @@ class H2load:
         return {
             "seconds": self.judge(output, case, requests),
             "client_seconds": process.ended_children_seconds() - used_before,
-            **self.traffic(output, requests, site.size_of(case.path) if case.status == 200 else None),
+            **self.traffic(output, requests, site.size_of(case.path) if case.status == 200 and not case.coding else None),
         }
 
     @staticmethod

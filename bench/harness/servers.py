@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import http2, machine, process
-from .cases import VERSIONS
+from .cases import FASTCGI, VERSIONS
 
 READY_LIMIT = 10.0
 ANSWER_LIMIT = 10.0
@@ -50,6 +50,10 @@ class Server:
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
     # The server's configuration as a proxy; `@backend_port@` stands for the port of the backend.
     proxy_template: str = ""
+    # Its configuration in front of a FastCGI application, with `@backend_port@` for the port of that.
+    fastcgi_template: str = ""
+    # What stands for `@compress@` in the configuration, by the coding that a case asks for; `@level@` is the level.
+    compress: dict = field(default_factory=dict)
     # The server's command line as a proxy, if it differs from `command`.
     proxy_command: list = field(default_factory=list)
     # Whether it can only be a proxy, so that it takes part in cases with proxies only.
@@ -95,6 +99,7 @@ class Server:
                 version_args=spec.pop("version"),
                 template=(path.parent / spec.pop("config")).read_text() if "config" in spec else "",
                 proxy_template=(path.parent / spec.pop("proxy_config")).read_text() if "proxy_config" in spec else "",
+                fastcgi_template=(path.parent / spec.pop("fastcgi_config")).read_text() if "fastcgi_config" in spec else "",
                 **{key: value for key, value in spec.items() if key != "binary"},
             )
         except KeyError as error:
@@ -134,6 +139,10 @@ class Server:
 
     def left_out(self, case):
         """Why the server cannot take part in the case, or None if it can."""
+        if case.backend == FASTCGI and not self.fastcgi_template:
+            return "not compared as a server in front of FastCGI applications"
+        if case.coding and case.coding not in self.compress:
+            return f"does not compress by {case.coding} here"
         return next((self.lacks[need] for need in sorted(case.needs()) if need in self.lacks), None)
 
 
@@ -145,15 +154,19 @@ class Setup:
     hosts: int = 0
     # Name of the backend that it is a proxy for; empty if it serves files.
     backend: str = ""
+    # How it compresses files, if it does.
+    coding: str = ""
+    level: int = 0
 
     @classmethod
     def of(cls, case):
-        return cls(case.tls, case.hosts, case.backend)
+        return cls(case.tls, case.hosts, case.backend, case.coding, case.level)
 
     def values(self, server):
         hosts = range(self.hosts)
         return {
             "tls": server.tls.get(self.tls, ""),
+            "compress": server.compress[self.coding].replace("@level@", str(self.level)) if self.coding else "",
             "hosts": "".join(server.host.replace("@host@", host_name(index)) for index in hosts),
         }
 
@@ -169,6 +182,8 @@ class Running:
         template, command = server.template, server.command
         if backend:
             template, command = server.proxy_template, server.proxy_command or server.command
+            if setup.backend == FASTCGI:
+                template, command = server.fastcgi_template, server.command
         self.http_port, self.https_port, self.h2c_port = free_ports(3)
         if not any("@h2c_port@" in text for text in (template, *command)):
             # The server recognises HTTP/1 and HTTP/2 by the first octets of a connection, so both use one port.
@@ -243,6 +258,7 @@ class Running:
         if case.protocol == "h3":
             return self.ask_h3(case)
         host = asked_host(case)
+        more = f"Accept-Encoding: {case.coding}\r\n" if case.coding else ""
         deadline = time.monotonic() + ANSWER_LIMIT
         try:
             with socket.create_connection(("127.0.0.1", self.port(case.scheme, case.protocol)), timeout=5) as sock:
@@ -257,7 +273,10 @@ class Running:
                 with sock:
                     if case.protocol == "h2":
                         return http2.ask(sock, case.scheme, host, case.path, deadline)
-                    return self.ask_h1(sock, host, case.path, deadline)
+                    status, head, body = self.ask_h1(sock, host, case.path, deadline, more)
+                    if case.coding and f"\r\ncontent-encoding: {case.coding}\r\n".encode() not in head.lower():
+                        raise ServerFailed(f"{self.server.name} does not compress {case.path} by {case.coding}")
+                    return status, len(head), body
         except (OSError, http2.Refused) as error:
             raise ServerFailed(f"{self.server.name} does not answer {case.path}: {error}") from None
 
@@ -274,8 +293,8 @@ class Running:
         told = json.loads(asked.stdout)
         return told["status"], told["head"], told["body"]
 
-    def ask_h1(self, sock, host, path, deadline):
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    def ask_h1(self, sock, host, path, deadline, more=""):
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode())
         received = bytearray()
         while octets := sock.recv(65536):
             received += octets
@@ -285,7 +304,7 @@ class Running:
         status = re.match(rb"HTTP/1\.1 (\d{3}) ", head)
         if not status:
             raise ServerFailed(f"{self.server.name} answers {path} with {head[:60]!r}")
-        return int(status[1]), len(head) + 4, len(body)
+        return int(status[1]), head + b"\r\n\r\n", len(body)
 
 
 def asked_host(case):

@@ -1,7 +1,9 @@
 """The files that all servers serve, and their certificate."""
 
+import random
 import re
 import shutil
+import string
 import subprocess
 import tempfile
 import time
@@ -14,7 +16,7 @@ BULK = 16 * 1024
 LINE = b"0123456789abcde\n"
 
 # Names of the files in the served directory; each begins with its size.
-FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt")
+FILES = ("1b.txt", "6b.txt", "612b.txt", "1k.txt", "1280b.txt", "513k.bin", "10m.bin", "10m.txt", "400k.txt")
 # A file that is served only for a host other than the default one:
 HOST_FILE = "host-1k.txt"
 
@@ -39,6 +41,12 @@ def size_of_name(path):
 
 def content(name, size):
     """The content of a file: text or, for `.bin`, octets of all values."""
+    if name == "400k.txt":
+        # Words, as a page has them: other files of this site would compress to nothing.
+        chance = random.Random(7)
+        words = ["".join(chance.choices(string.ascii_lowercase, k=chance.randrange(2, 10))) for _ in range(2000)]
+        weights = [1 / (1 + rank) for rank in range(len(words))]
+        return " ".join(chance.choices(words, weights, k=size // 3)).encode()[:size]
     if name.endswith(".bin"):
         pattern = bytes(range(256)) * 4
     elif size == 6:

@@ -136,7 +136,7 @@ class Harness(unittest.TestCase):
             ("files = 3", "path must be /many"),
             ("streams = 3", "only HTTP/2"),
             ('mode = "full"', "mode must be one of ''"),
-            ('backend = "apache"', "backend must be one of nginx, h2o, itself"),
+            ('backend = "apache"', "backend must be one of nginx, h2o, itself, fastcgi"),
             ('backend = "nginx"\nfloor = true', "proxies are asked by the driver h2load"),
             ("limits = { peers = 1.0 }", "limits are peer and floor"),
             ("limits = { floor = 1.0 }", "needs floor = true"),
@@ -176,7 +176,8 @@ class Harness(unittest.TestCase):
             for setup in setups:
                 self.assertTrue(server.tls.get(setup.tls) or setup.tls == "1.3" or server.role != "peer", server.name)
                 self.assertTrue(server.host or not setup.hosts, server.name)
-                knows_backend = any("@backend_port@" in text for text in (server.proxy_template, *server.proxy_command))
+                template = server.fastcgi_template if setup.backend == cases.FASTCGI else server.proxy_template
+                knows_backend = any("@backend_port@" in text for text in (template, *server.proxy_command))
                 self.assertTrue(knows_backend or not setup.backend, server.name)
 
     @staticmethod
