@@ -153,6 +153,7 @@ fn version() -> String {
         ("mruby", cfg!(feature = "mruby")),
         ("brotli", true),
         ("zstd", true),
+        ("capabilities", true),
         ("ktls", h2o_server::has_kernel_tls()),
     ];
     let parts: String = parts
