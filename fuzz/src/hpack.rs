@@ -33,7 +33,10 @@ pub fn hpack_decode(input: &[u8]) {
     let (mut decoder, mut again) = (Decoder::new(size), Decoder::new(size));
     for block in parts(blocks) {
         let (first, second) = (read(&mut decoder, block), read(&mut again, block));
-        assert_eq!(first, second, "two decoders differ");
+        assert_eq!(
+            first, second,
+            "two decoders read the same block differently"
+        );
         assert!(table_size(&decoder) <= size as usize);
         assert_eq!(decoder.entries().count(), decoder.len());
         assert!(decoder.retained() < 64 << 10, "memory is bounded");

@@ -225,7 +225,11 @@ impl Driven {
     }
 
     fn stream(&mut self, key: StreamKey) -> (u64, &mut State) {
-        let id = self.connection.stream_id(key).expect("a stream").get();
+        let id = self
+            .connection
+            .stream_id(key)
+            .expect("the key of an event belongs to an open stream")
+            .get();
         let (held, state) = self.streams.get_mut(&id).expect("a stream that is held");
         assert_eq!(*held, key);
         (id, state)

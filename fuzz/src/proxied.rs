@@ -47,7 +47,7 @@ impl Proxied {
             worker,
             site: Rc::new(LocalSite(Arc::new(site(directives, mount)))),
             connection: Rc::new(connection),
-            backend: BackendUrl::parse(backend).expect("a backend"),
+            backend: BackendUrl::parse(backend).expect("the URL of the backend is valid"),
             mount,
         }
     }

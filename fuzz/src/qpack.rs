@@ -143,7 +143,8 @@ impl Pair {
                     want.push((known.as_str().to_owned(), value.to_vec()));
                 }
                 1 => {
-                    let status = StatusCode::new(100 + u16::from(what)).expect("a status");
+                    let status = StatusCode::new(100 + u16::from(what))
+                        .expect("the number is a valid status");
                     section.status(status);
                     want.push((
                         ":status".to_owned(),
@@ -162,7 +163,8 @@ impl Pair {
         }
         section.finish(StreamId::new(self.stream));
         let decoded = self.peer.decode(self.stream, &out);
-        let (got, is_acknowledged) = decoded.expect("no section waits");
+        let (got, is_acknowledged) =
+            decoded.expect("the decoder has every entry that the section refers to");
         let got: Vec<_> = got
             .into_iter()
             .map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), value))

@@ -183,7 +183,7 @@ fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
             return Some(fields);
         }
         let colon = field.iter().position(|&byte| byte == b':');
-        let (name, value) = field.split_at(colon.expect("a colon"));
+        let (name, value) = field.split_at(colon.expect("a field line has a colon"));
         assert!(is_token(name), "{}", field.escape_ascii());
         let name = String::from_utf8(name.to_ascii_lowercase()).expect("a token");
         let blanks = b" \t";

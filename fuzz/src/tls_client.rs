@@ -19,7 +19,7 @@ fn client() -> &'static TlsClient {
             ca_file: None,
             session_cache: None,
         };
-        TlsClient::new(settings).expect("there is no file to read")
+        TlsClient::new(settings).expect("settings without files are valid")
     })
 }
 
@@ -95,7 +95,8 @@ pub fn tls_handshake(input: &[u8]) {
 fn servers() -> &'static [Arc<ServerConfig>; 2] {
     static SERVERS: OnceLock<[Arc<ServerConfig>; 2]> = OnceLock::new();
     SERVERS.get_or_init(|| {
-        let own = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
+        let own = rcgen::generate_simple_self_signed([NAME.to_owned()])
+            .expect("a self-signed certificate can be made");
         let key = own.signing_key.serialize_der();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         [&rustls::version::TLS12, &rustls::version::TLS13].map(|version| {

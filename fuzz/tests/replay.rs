@@ -21,7 +21,7 @@ fn paths_in(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory);
     let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let mut paths: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").path())
+        .map(|entry| entry.expect("an entry of the directory can be read").path())
         .collect();
     paths.sort();
     paths
@@ -31,7 +31,12 @@ fn paths_in(directory: &Path) -> Vec<PathBuf> {
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let paths = paths_in(&directory("corpus").join(target)).into_iter();
     paths
-        .map(|path| (path.clone(), fs::read(path).expect("a file")))
+        .map(|path| {
+            (
+                path.clone(),
+                fs::read(path).expect("a seed is a readable file"),
+            )
+        })
         .collect()
 }
 

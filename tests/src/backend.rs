@@ -232,7 +232,7 @@ impl Request {
 
 impl Talk {
     fn new(stream: TcpStream, shared: &Arc<Shared>) -> Self {
-        stream.set_nodelay(true).expect("it is a TCP socket");
+        stream.set_nodelay(true).expect("the socket is one of TCP");
         stream
             .set_write_timeout(Some(PATIENCE))
             .expect("the time is not zero");
@@ -419,7 +419,8 @@ impl ClosedPort {
             .expect("the process may open more descriptors");
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = getsockname(&socket).expect("the socket is bound");
-        let address = SocketAddrV4::try_from(address).expect("it is an IPv4 address");
+        let address =
+            SocketAddrV4::try_from(address).expect("the socket is bound to an IPv4 address");
         Self {
             port: address.port(),
             _socket: socket,

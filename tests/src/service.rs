@@ -159,7 +159,9 @@ impl Service {
         let mut command = Command::new(program);
         command.arg(format!("--listen={socket}")).args(options);
         let service = Self::start(command.stderr(log));
-        eventually("the gateway", || UnixStream::connect(socket).ok());
+        eventually("the gateway to accept connections", || {
+            UnixStream::connect(socket).ok()
+        });
         let all = Permissions::from_mode(0o777);
         fs::set_permissions(socket, all).expect("the test owns the file");
         service

@@ -226,7 +226,7 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
         for client in &mut clients {
             client.send(begun);
         }
-        eventually("all connections", || {
+        eventually("the server to count every connection", || {
             (connections(&server) == CLIENTS + 1).then_some(())
         });
         for client in clients.iter().filter(|_| begun == LARGE) {
@@ -254,7 +254,8 @@ fn heads_of_requests_whose_answers_nobody_reads_count_against_max_memory() {
     let mut refused = 0;
     for client in &mut clients {
         client.send(&request);
-        let head = String::from_utf8(client.read_exactly(12)).expect("it is a status line");
+        let head = String::from_utf8(client.read_exactly(12))
+            .expect("the response begins with a status line");
         refused += usize::from(head == "HTTP/1.1 503");
     }
     assert!((1..=8).contains(&refused), "{refused} of 10 were refused");

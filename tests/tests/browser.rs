@@ -122,7 +122,9 @@ const IMAGES: usize = 9000;
 
 /// A GIF of one pixel that differs for each index: the number is in a comment, and its last 16 bits are the colour.
 fn gif(index: usize) -> Vec<u8> {
-    let number = u16::try_from(index).expect("there are fewer").to_be_bytes();
+    let number = u16::try_from(index)
+        .expect("there are fewer than 65,536 images")
+        .to_be_bytes();
     let comment = format!("{index:06}");
     [
         b"GIF89a\x01\0\x01\0\x80\0\0",

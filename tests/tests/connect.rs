@@ -172,7 +172,8 @@ fn datagrams_pass_both_ways() {
     let mut datagram = [0; 100];
     let (len, near) = far.recv_from(&mut datagram).expect("the bytes arrive");
     assert_eq!(&datagram[..len], b"ping");
-    far.send_to(b"pong!", near).expect("there is a route");
+    far.send_to(b"pong!", near)
+        .expect("the address of the sender can be reached");
     assert_eq!(connection.read_exactly(8), b"\0\x06\0pong!");
 
     let refused = [
@@ -220,7 +221,8 @@ fn the_draft_of_connect_udp_is_spoken_where_it_is_wanted() {
         let mut datagram = [0; 100];
         let (len, near) = far.recv_from(&mut datagram).expect("the bytes arrive");
         assert_eq!(&datagram[..len], b"ping");
-        far.send_to(b"pong!", near).expect("there is a route");
+        far.send_to(b"pong!", near)
+            .expect("the address of the sender can be reached");
         assert_eq!(connection.read_exactly(7), b"\0\x05pong!");
     }
 }

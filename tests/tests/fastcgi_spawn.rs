@@ -35,7 +35,7 @@ fn identity(server: &Server, target: &str) -> (i32, u32, String) {
     let words: Vec<&str> = text.split_whitespace().collect();
     let number = |at: usize| words[at].parse::<u32>().expect("the text is a number");
     (
-        i32::try_from(number(0)).expect("it is a process id"),
+        i32::try_from(number(0)).expect("a process id fits into 31 bits"),
         number(1),
         words[2].to_owned(),
     )
@@ -57,7 +57,9 @@ fn directory(pid: i32) -> PathBuf {
     });
     let path = line.and_then(|line| line.split_whitespace().nth(7));
     let path = PathBuf::from(path.expect("the socket has a name"));
-    path.parent().expect("it is in a directory").to_owned()
+    path.parent()
+        .expect("the socket is in a directory")
+        .to_owned()
 }
 
 fn wait_until_ended(pid: i32, directory: &std::path::Path) {

@@ -132,7 +132,7 @@ fn state(server: &Server, options: &[&str]) -> Vec<String> {
     let text = response.text();
     assert!(text.starts_with("{\n  \"version\": "), "{text}");
     let flat = run_with_input("/usr/bin/python3", &["-c", FLATTEN], &text).success();
-    let flat = String::from_utf8(flat).expect("it is ASCII");
+    let flat = String::from_utf8(flat).expect("the flattened JSON is ASCII");
     flat.lines().map(str::to_owned).collect()
 }
 

@@ -213,7 +213,10 @@ fn a_client_that_resets_many_streams_waits_for_seconds_and_others_do_not() {
     let mut bad = Client::new(&server);
     let mut good = Client::new(&server);
     bad.reset(FORGIVEN - 1);
-    assert!(bad.is_answered_at_once(), "this many resets cause no delay");
+    assert!(
+        bad.is_answered_at_once(),
+        "one reset fewer than are forgiven causes no delay"
+    );
     // The request that was answered has earned one more reset without a delay, so the second reset causes one.
     bad.reset(2);
     let clock = Deadline::after_secs(10);

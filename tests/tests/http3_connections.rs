@@ -30,7 +30,8 @@ access-log: {{ path: @DIR@/access_log, format: '%m %U %s' }}
 fn counter(client: &mut Quic, name: &str) -> u64 {
     let answer = client.ask("/status/json");
     let text = String::from_utf8(answer.content).expect("JSON is text");
-    let (_, rest) = (text.split_once(&format!("\"{name}\":"))).expect("there is such a counter");
+    let (_, rest) =
+        (text.split_once(&format!("\"{name}\":"))).expect("the status report has the counter");
     let digits: String = (rest.trim_start().chars())
         .take_while(char::is_ascii_digit)
         .collect();
@@ -145,7 +146,7 @@ fn resumable(server: &Server) -> Options {
     let options = Options::default();
     let mut client = Quic::open_with(server.port(), options.clone());
     let _ = client.ask("/a.txt");
-    eventually("a session", || {
+    eventually("a session that the client can resume", || {
         client.read(Duration::from_millis(10));
         let next = Quic::new(
             server.port(),
@@ -269,7 +270,7 @@ fn who_takes_a_response_slower_than_the_least_rate_loses_it() {
     assert_eq!(client.reset_code(stream), Some(REQUEST_CANCELLED));
     // The limit ends the response only: another request on the connection is answered.
     let stream = client.send_request(&get("/a.txt"));
-    client.wait_for("an answer", |client| client.has_ended(stream));
+    client.wait_for("the end of the response", |client| client.has_ended(stream));
 }
 
 #[test]
@@ -394,7 +395,7 @@ fn no_request_of_clients_that_obey_goaway_is_lost_at_the_end() {
         let clients: Vec<_> = (begun.iter())
             .map(|begun| scope.spawn(move || ask_until_goaway(Quic::open(port), begun)))
             .collect();
-        eventually("all clients ask", || {
+        eventually("every client to have sent requests", || {
             begun
                 .iter()
                 .all(|begun| begun.load(Ordering::Relaxed))

@@ -27,7 +27,8 @@ fn helpers_are_this_program_under_other_names() {
     // To a helper program, a word such as `reload`, which is a subcommand of `h2o`, is the name of a file.
     let output = run(&helper(&folder, "fetch-ocsp-response"), &["reload"]);
     assert!(output.stderr.contains("failed to read reload"));
-    let bundle = fs::read_link(helper(&folder, "ca-bundle.crt")).expect("it is a link");
+    let bundle =
+        fs::read_link(helper(&folder, "ca-bundle.crt")).expect("ca-bundle.crt is a symbolic link");
     assert_eq!(bundle.to_str(), Some("/etc/ssl/certs/ca-certificates.crt"));
 
     let setuidgid = helper(&folder, "setuidgid");
@@ -144,7 +145,7 @@ fn units_are_those_of_systemd() {
         let text = fs::read_to_string(&path).expect("the file is installed");
         assert!(!text.contains("/usr/local/"), "{text}");
         // The test does not install the program at the unit's path, so the path of the tested binary replaces it.
-        let program = binary().to_str().expect("it is UTF-8");
+        let program = binary().to_str().expect("the path is UTF-8");
         fs::write(&path, text.replace("/opt/h2o/bin/h2o", program))
             .expect("the test owns the file");
     }
@@ -245,7 +246,7 @@ fn sockets_of_systemd_are_served() {
             "{ host: 127.0.0.1, port: @PORT@ }",
             &format!("{port}\nlisten: {own}"),
         )
-        .replace("@DIR@", folder.path().to_str().expect("it is UTF-8"));
+        .replace("@DIR@", folder.path().to_str().expect("the path is UTF-8"));
     let path = folder.write("h2o.conf", config);
     // systemd passes one socket for both address families, as `ListenStream=PORT` makes it; the server opens the other port itself.
     let mut command = Command::new("systemd-socket-activate");

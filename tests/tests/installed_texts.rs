@@ -117,7 +117,9 @@ fn bash_completes_commands_options_and_values() {
     let folder = place();
     let completion = folder.write("completion", generated("bash"));
     for (words, want) in LINES {
-        let (last, before) = words.split_last().expect("there is a word");
+        let (last, before) = words
+            .split_last()
+            .expect("a command line has at least one word");
         let previous = before.last().unwrap_or(&"h2o");
         let script = format!(
             "cd {} && . {} && COMP_WORDS=(h2o {}) COMP_CWORD={} && _h2o h2o '{last}' '{previous}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",

@@ -173,10 +173,10 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
     let answer = shake_hands(&server, "EC_PORT", "");
     assert!(!answer.contains("Peer signature type: "), "{answer}");
     server.wait_for_message("the key process did not sign: it does not answer");
-    eventually("another key process", || {
+    eventually("a key process with another process id", || {
         key_process(&server).filter(|pid| *pid != second)
     });
-    eventually("a handshake", || {
+    eventually("a handshake with the new key process", || {
         shake_hands(&server, "EC_PORT", "")
             .contains("Peer signature type: ")
             .then_some(())

@@ -70,7 +70,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
         .file("www/page", "0123456789")
         .start();
     let mut sent = 0;
-    eventually("two compressed logs", || {
+    eventually("two compressed log files", || {
         let mut client = server.connect();
         for _ in 0..100 {
             client.send(format!("GET /page?{sent} HTTP/1.1\r\nHost: a\r\n\r\n"));

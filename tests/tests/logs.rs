@@ -69,7 +69,12 @@ fn no_request_waits_for_a_reader_of_standard_error() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let mut errors = BufReader::new(server.stderr.take().expect("it is a pipe"));
+    let mut errors = BufReader::new(
+        server
+            .stderr
+            .take()
+            .expect("the standard error of the server is a pipe"),
+    );
     let mut text = String::new();
     while !text.contains("is ready to serve") {
         assert!(
@@ -109,7 +114,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let closed = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(server.folder.path(), closed).expect("the test owns the file");
     let kill = |count: usize| {
-        let pids = eventually("another command", || {
+        let pids = eventually("the start of another log command", || {
             let pids = server.folder.read("pids");
             (pids.lines().count() == count).then_some(pids)
         });

@@ -148,7 +148,7 @@ fn a_backend_is_not_lost_while_its_name_is_looked_up_anew() {
         let server = start("proxy.timeout.keepalive: 0", &answer);
         server.ask("GET /backend").must_be("200 OK\n\nfine");
         server.set_names(&format!("backend.test {outage}\n"));
-        eventually("another look-up", || {
+        eventually("another look-up of the backend's name", || {
             server.ask("GET /backend").must_be("200 OK\n\nfine");
             let asked = server.asked_names();
             (asked.matches("backend.test:1\n").count() > 1).then_some(())

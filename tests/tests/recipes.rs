@@ -304,11 +304,11 @@ fn a_file_closes_the_site_for_maintenance() {
         let answer = ask(&server, &["http://www.example.com/shop"]);
         (answer.code(), answer.text())
     };
-    eventually("the site", || {
+    eventually("the site after maintenance", || {
         (visit() == (200, "fine".to_owned())).then_some(())
     });
     server.folder.write("var/www/down.html", "back soon");
-    eventually("the page", || {
+    eventually("the page for maintenance", || {
         (visit() == (503, "back soon".to_owned())).then_some(())
     });
     keeps_its_word(&server, "Maintenance page");

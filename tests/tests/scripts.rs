@@ -288,7 +288,7 @@ fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
     )
     .text();
     assert_eq!(got, "chunk0\nchunk1\nchunk2\n");
-    eventually("both bodies are closed", || {
+    eventually("close() was called for both bodies", || {
         let log = server.folder.read("error.log");
         (log.matches("closed").count() == 2).then_some(())
     });

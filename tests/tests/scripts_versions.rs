@@ -126,11 +126,11 @@ fn a_script_waits_for_each_of_many_streams() {
     let mut quic = Quic::open(server.port());
     let streams: Vec<u64> = (0..50).map(|_| quic.send_request(&get("/waits"))).collect();
     for stream in streams {
-        quic.wait_for("each response", |quic| quic.has_ended(stream));
+        quic.wait_for("the response on each stream", |quic| quic.has_ended(stream));
         assert_eq!(quic.answer(stream).map(|answer| answer.status), Some(201));
     }
     let put = quic.send_request(&request("PUT", "/input", &[]));
-    quic.wait_for("the response", |quic| quic.has_ended(put));
+    quic.wait_for("the response to PUT", |quic| quic.has_ended(put));
     let content = quic.answer(put).map(|answer| answer.content);
     assert_eq!(content.as_deref(), Some(&b"PUTnone"[..]));
 }

@@ -177,7 +177,9 @@ fn serial(server: &Server) -> String {
         "www.example.com",
     ]);
     let text = output.text();
-    let start = text.find("-----BEGIN").expect("there is a certificate");
+    let start = text
+        .find("-----BEGIN")
+        .expect("s_client prints the certificate of the server");
     server.folder.write("seen.crt", &text[start..]);
     let seen = server.folder.name_of("seen.crt");
     openssl(&["x509", "-noout", "-serial", "-in", &seen]).text()

@@ -66,7 +66,9 @@ fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
     drop(responder);
     let failures = || server.messages().matches("reusing old response").count();
     let before = failures();
-    eventually("another failure", || (failures() > before).then_some(()));
+    eventually("another failed update of the OCSP response", || {
+        (failures() > before).then_some(())
+    });
     wait_for(&server, GOOD);
     // A client that does not ask for the OCSP response gets none.
     let address = format!("127.0.0.1:{}", server.port());

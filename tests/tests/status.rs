@@ -155,7 +155,7 @@ hosts:
     ending.read_response("GET").must_be("200 OK\n\nhello");
     // While it asks for the report, a connection is active, not idle.
     let mut own = server.connect();
-    eventually("each connection in its place", || {
+    eventually("every connection counted in its state", || {
         // The connection remains in the state of shutdown, in which the server reads and drops, as long as its client sends.
         ending.send("x");
         own.send("GET /status/json?show=main,events HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -235,7 +235,7 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
     let pid = eventually("the pid file", || {
         folder.read("pid").trim().parse::<u32>().ok()
     });
-    eventually("the worker", || {
+    eventually("the message that a worker is ready to serve", || {
         folder
             .read("error-log")
             .contains("is ready to serve")

@@ -38,7 +38,10 @@ fn clients_get_the_published_variants() {
         "{}",
         output.text()
     );
-    assert_eq!(output.stderr, "", "there is no bar without a terminal");
+    assert_eq!(
+        output.stderr, "",
+        "without a terminal no progress bar is shown"
+    );
     for name in ["photo.png", "tiny.txt", ".git/config.txt"] {
         for suffix in ["br", "zst", "gz"] {
             let variant = server.folder.path().join(format!("www/{name}.{suffix}"));

@@ -66,7 +66,7 @@ impl Outgoing<'_> {
 
     pub(super) fn check_http2(&self, output: &Output) {
         let [(1, sections)] = &*output.sections.iter().collect::<Vec<_>>() else {
-            panic!("one request became several");
+            panic!("one request became several streams");
         };
         let [section] = &***sections else {
             panic!("trailers that nobody has sent");
@@ -78,7 +78,7 @@ impl Outgoing<'_> {
         let fields: Vec<_> = fields
             .iter()
             .map(|(name, value)| {
-                let name = String::from_utf8(name.clone()).expect("a token");
+                let name = String::from_utf8(name.clone()).expect("a field name is ASCII");
                 assert!(!name.starts_with(':') && name == name.to_ascii_lowercase());
                 (name, value.clone())
             })
@@ -143,7 +143,7 @@ impl Outgoing<'_> {
         }
         let scheme = self.proxied.backend.scheme.as_str();
         assert_eq!(value(":scheme"), Some(scheme.as_bytes()));
-        let path = value(":path").expect("a path");
+        let path = value(":path").expect("the request has a :path");
         assert!(path.starts_with(b"/"));
         self.check_target(path);
         match value(":protocol") {

@@ -82,7 +82,7 @@ pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKe
     let bytes = http2_messages::write(text.as_bytes(), framing);
     let step = server
         .receive(&bytes, &mut head, now, &mut Vec::new())
-        .expect("a request");
+        .expect("the server accepts the request");
     let Received::Request { stream, .. } = step.received else {
         panic!("no request: {:?}", step.received);
     };

@@ -214,7 +214,7 @@ fn settings_are_acknowledged_or_end_the_connection() {
     let mut connection = open(&server);
     for count in 2..5 {
         connection.send_frame(&Frame::settings(&[(setting::ENABLE_PUSH, 0)]));
-        connection.read_until("an acknowledgement", |connection| {
+        connection.read_until("an acknowledgement of SETTINGS", |connection| {
             let acks = connection.frames.iter();
             acks.filter(|frame| frame.kind == kind::SETTINGS && frame.has(flag::ACK))
                 .count()

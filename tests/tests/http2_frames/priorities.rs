@@ -17,7 +17,7 @@ fn with_a_shut_connection(server: &Server, settings: &[(u16, u32)]) -> Http2 {
 /// Waits until the response heads of all these streams have come, then opens the connection's window `count` times by `step` bytes. Returns
 /// the stream of each DATA frame, in the order received.
 fn order(connection: &mut Http2, streams: &[u32], step: u16, count: usize) -> Vec<u32> {
-    connection.read_until("all HEADERS", |connection| {
+    connection.read_until("the heads of the responses on all streams", |connection| {
         let mut streams = streams.iter();
         streams.all(|stream| connection.answer(*stream).status() == 200)
     });

@@ -128,7 +128,9 @@ fn tunnels_that_are_silent() {
         for _ in 0..100 {
             let stream = client.next_request();
             client.send_stream(stream, &head, false);
-            client.wait_for("the answer", |client| client.answer(stream).is_some());
+            client.wait_for("the head of the response", |client| {
+                client.answer(stream).is_some()
+            });
             assert_eq!(
                 client.answer(stream).expect("the response has come").status,
                 200

@@ -137,8 +137,11 @@ fn paths_that_are_silent(client: &mut Quic, packet: impl Fn(u8, &mut Quic) -> Ve
     let mut paths: Vec<(UdpSocket, usize)> = Vec::new();
     for n in 1..20 {
         let packet = packet(n, client);
-        let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 2, n], 0))).expect("an address");
-        socket.set_nonblocking(true).expect("a socket");
+        let socket = UdpSocket::bind(SocketAddr::from(([127, 0, 2, n], 0)))
+            .expect("the kernel binds any address of 127.0.0.0/8");
+        socket
+            .set_nonblocking(true)
+            .expect("the socket can be made non-blocking");
         let sent = socket
             .send_to(&packet, client.server)
             .expect("the packet is sent");

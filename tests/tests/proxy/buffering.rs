@@ -232,7 +232,7 @@ fn nginx_is_done_before_a_slow_client_is() {
         assert_eq!(head.field("content-length"), Some("24000000"));
         let modified = head
             .field("last-modified")
-            .expect("it is a file")
+            .expect("a response from a file has last-modified")
             .to_owned();
         client.send(format!(
             "GET /large HTTP/1.1\r\nHost: a\r\nIf-Modified-Since: {modified}\r\n\r\n"
@@ -381,7 +381,7 @@ fn where_no_file_can_be_written_back_ends_wait_and_nothing_is_lost() {
     let head = format!("HTTP/1.1 200 OK\ncontent-length: {much}");
     let (backend, taken) = sending(&head, much);
     let server = proxy("", &backend.url("/"));
-    fs::remove_dir(server.folder.at("temp")).expect("it is empty");
+    fs::remove_dir(server.folder.at("temp")).expect("the directory of temporary files is empty");
     for (number, make) in Slow::EACH.into_iter().enumerate() {
         let client = make(&server, "/");
         let before = number * much;

@@ -63,6 +63,8 @@ hosts:
     let address = format!("127.0.0.1:{}", backend.port());
     assert!(!server.messages().contains(&address));
     (0..100).for_each(|_| open.send(()).unwrap_or_default());
-    client.read_until("all answers", |client| answered(client) == 100);
+    client.read_until("the responses to all 100 requests", |client| {
+        answered(client) == 100
+    });
     assert_eq!(client.ask(201, &get("/")).text(), "fine");
 }

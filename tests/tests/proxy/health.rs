@@ -173,7 +173,7 @@ fn requests_that_fail_take_a_backend_down_until_one_succeeds() {
     let server = balanced(settings, &urls(&[&a, &b]));
     let down = format!("backend {} is down: I/O error\n", name_of(&a));
     // Clients do not see the failures: a request without an answer is retried with the other backend.
-    eventually("two failures", || {
+    eventually("two failures of the backend", || {
         assert_eq!(server.ask("GET /").text(), "b");
         server.messages().contains(&down).then_some(())
     });
@@ -500,7 +500,7 @@ fn lost(settings: &str, listen: &str, options: &[&str], is_noticed: bool) -> usi
         // nginx is stopped first, so that it is killed while it has a request of each client.
         first.freeze();
         let others = || served_by(1) + served_by(2);
-        eventually("all clients to wait", || {
+        eventually("every client to wait for the frozen backend", || {
             let before = others();
             std::thread::sleep(Duration::from_millis(50));
             let is_asked = connections_at(ports[0]) > 0;

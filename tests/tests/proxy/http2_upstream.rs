@@ -20,7 +20,10 @@ impl<'a> Frames<'a> {
     /// Reads the client's preface; `None` if the connection ends before.
     pub(crate) fn new(talk: &'a mut Talk) -> Option<Self> {
         let preface = talk.read_exactly(PREFACE.len())?;
-        assert_eq!(preface, PREFACE, "it begins with the preface");
+        assert_eq!(
+            preface, PREFACE,
+            "the proxy's connection begins with the preface of HTTP/2"
+        );
         Some(Self {
             talk,
             decoder: Decoder::default(),
@@ -341,7 +344,9 @@ pub(crate) fn ask_http1(server: &Server) -> Seen {
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
         return Seen::Nothing(None);
     };
-    let status = head[9..12].parse().expect("it is a status");
+    let status = head[9..12]
+        .parse()
+        .expect("the status line has a numeric status");
     let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
     let Some(rest) = body.strip_suffix("0\r\n\r\n").filter(|_| is_chunked) else {
         return if is_chunked {
@@ -423,7 +428,11 @@ fn a_request_is_pseudo_fields_and_then_the_list() {
     assert_eq!(lines(&get.text()), lines(&want));
     let post = server.ask("POST /a\nContent-Length: 5\n\nhello").text();
     assert!(post.contains("\ncontent-length=5\n"), "{post}");
-    assert_eq!(backend.connections(), 1, "both have the same connection");
+    assert_eq!(
+        backend.connections(),
+        1,
+        "GET and POST use the same connection"
+    );
 }
 
 /// An upload of unknown length whose last bytes come together with its end.

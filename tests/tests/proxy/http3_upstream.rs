@@ -133,7 +133,7 @@ fn uploads_and_responses_come_whole() {
     let server = before(&folder, port, "");
     let path = folder.write("upload", large().repeat(3));
     let sum = run("sha256sum", &[&path.display().to_string()]).text();
-    let sum = sum.split(' ').next().expect("a sum");
+    let sum = sum.split(' ').next().expect("sha256sum prints a hash");
     for chunked in [&[][..], &["--header", "transfer-encoding: chunked"]] {
         let upload = format!("@{}", path.display());
         let options = ["--data-binary", &upload, &server.url("/echo")];
@@ -208,7 +208,7 @@ fn resets_of_the_back_end_are_errors_of_their_request_alone() {
     assert_eq!(
         curl(&[&server.url("/connection")]).text(),
         "1",
-        "one connection has carried all of it"
+        "all requests used one connection"
     );
 }
 
@@ -233,7 +233,7 @@ fn after_goaway_another_connection_is_opened() {
     let server = before(&folder, port, "proxy.timeout.keepalive: 60000");
     assert_eq!(curl(&[&server.url("/connection")]).text(), "1");
     assert_eq!(curl(&[&server.url("/goaway")]).text(), "1");
-    eventually("another connection", || {
+    eventually("a request on a second connection", || {
         (curl(&[&server.url("/connection")]).text() == "2").then_some(())
     });
 }

@@ -116,7 +116,9 @@ fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
     let (server, _backend, open) = hinting("send-informational: all");
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&Frame::request(1, get("/wait")));
-    client.read_until("the hints", |client| !client.answer(1).interim.is_empty());
+    client.read_until("the 103 (Early Hints) response", |client| {
+        !client.answer(1).interim.is_empty()
+    });
     open.send(()).unwrap();
     let answer = client.read_answer(1);
     let hints = [

@@ -330,7 +330,9 @@ fn an_http_2_client_that_knows_the_length_costs_neither_times_nor_the_connection
     let mut client = Http2::open(server.port(), &[]);
     for stream in [1, 3] {
         client.send_frame(&Frame::request(stream, get("/")));
-        client.read_until("the head", |client| client.answer(stream).status() == 200);
+        client.read_until("the head of the response", |client| {
+            client.answer(stream).status() == 200
+        });
         open.send(()).expect("the backend waits");
         client.read_until("the first half", |client| {
             client.answer(stream).body == b"hello"

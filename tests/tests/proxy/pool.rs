@@ -251,7 +251,7 @@ fn a_connection_whose_upload_was_answered_early_gets_no_other_request() {
         ));
         client.read_until(b"fine");
         client.send(rest);
-        eventually("all of the content", || {
+        eventually("the whole content at the backend", || {
             let received = backend.received(number);
             received.ends_with(rest.as_bytes()).then_some(())
         });

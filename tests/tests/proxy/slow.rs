@@ -74,7 +74,7 @@ impl Running {
         let numbers = [
             clients.connections,
             clients.streams,
-            usize::try_from(clients.window).expect("it is a size"),
+            usize::try_from(clients.window).expect("the window fits into a usize"),
         ];
         let mut child = Command::new("/usr/bin/python3")
             .args([script, clients.way, clients.security])
@@ -133,7 +133,7 @@ fn allow_descriptors() {
             current: wanted,
             maximum: limit.maximum,
         };
-        setrlimit(Resource::Nofile, raised).expect("it is within the maximum");
+        setrlimit(Resource::Nofile, raised).expect("the new limit is not above the maximum");
     }
 }
 

@@ -95,7 +95,9 @@ fn pipes_are_kept_as_far_as_that_is_wanted() {
         for client in &mut clients {
             let _ = client.read_head();
         }
-        eventually("two pipes", || (pipes(&server) == 2).then_some(()));
+        eventually("two open pipes of the server", || {
+            (pipes(&server) == 2).then_some(())
+        });
         for client in &mut clients {
             let _ = client.read_exactly(LARGE);
         }

@@ -357,7 +357,10 @@ impl Upload {
     fn look(&mut self, client: &Http2) {
         for frame in &client.frames[self.seen..] {
             if frame.kind == kind::WINDOW_UPDATE {
-                let increment = frame.payload.first_chunk().expect("it has four bytes");
+                let increment = frame
+                    .payload
+                    .first_chunk()
+                    .expect("the payload of WINDOW_UPDATE has four bytes");
                 let increment = size(u32::from_be_bytes(*increment));
                 if frame.stream == 0 {
                     self.connection_window += increment;

@@ -237,14 +237,14 @@ fn extended_connect_becomes_an_upgrade() {
     assert_eq!(answer.field("x-b"), Some("2"));
     assert_eq!(answer.field("upgrade"), None);
     client.send_frame(&Frame::data(1, 0, "hello"));
-    client.read_until("the echo", |client| {
+    client.read_until("the bytes that the backend sends back", |client| {
         client.answer(1).text() == "ready\nhello"
     });
     let want = "GET /chat HTTP/1.1\nhost: BACKEND\nconnection: upgrade\nupgrade: echo\nx-a: 1\n\
                 x-forwarded-proto: http\nx-forwarded-for: 127.0.0.1\nvia: 2 www.example.com\n\nhello";
     assert_eq!(received(&backend, 0), want);
     client.send_frame(&Frame::data(1, flag::END_STREAM, []));
-    client.read_until("the end", |client| client.answer(1).is_over());
+    client.read_until("the end of the tunnel", |client| client.answer(1).is_over());
     backend.wait_for_ended(1);
 }
 
@@ -321,7 +321,9 @@ fn without_the_setting_extended_connect_is_forbidden() {
     let server = proxy("", &backend);
     let mut client = Http2::open(server.port(), &[]);
     client.send_frame(&extended("websocket"));
-    client.read_until("the refusal", |client| client.answer(1).is_over());
+    client.read_until("the response that refuses the tunnel", |client| {
+        client.answer(1).is_over()
+    });
     assert_eq!(client.answer(1).status(), 403);
     assert_eq!(backend.connections(), 0);
 }
