@@ -138,7 +138,7 @@ def pick_cores(args):
 
 
 class FastcgiEcho:
-    """The FastCGI application behind the servers. A context manager."""
+    """Runs the FastCGI application that servers pass requests to. A context manager."""
 
     def __init__(self, site, core):
         target = site.dir / "fastcgi_echo"

@@ -1,5 +1,5 @@
 /* A FastCGI application that answers every request with 1024 octets of text, in one write, and keeps connections.
- * Argument: the port of 127.0.0.1 to listen at. */
+ * Its argument is the port of 127.0.0.1 that it listens on. */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdio.h>

@@ -45,10 +45,10 @@ LIMITS = ("peer", "floor")
 LINK = {"kbit", "round_trip_ms", "queue_kb"}
 # The backends that a proxy may have: a server of servers/, or a server of the same kind as the proxy.
 ITSELF = "itself"
-# Or a FastCGI application that answers at once, client/fastcgi_echo.c.
+# Value of `backend` for a FastCGI application that answers at once, client/fastcgi_echo.c.
 FASTCGI = "fastcgi"
 BACKENDS = ("nginx", "h2o", ITSELF, FASTCGI)
-# The codings that a case may ask for.
+# The content codings that clients may ask for in a case; empty for none.
 CODINGS = ("", "gzip", "br", "zstd")
 
 
@@ -86,7 +86,7 @@ class Case:
     hosts: int = 0
     # The backend, if servers take part in the case as proxies.
     backend: str = ""
-    # The coding that the client asks for, and the level at which the server compresses what it sends.
+    # The content coding that clients ask for, and the level at which servers compress.
     coding: str = ""
     level: int = 0
     # The link over which pages are loaded.

@@ -50,13 +50,13 @@ class Server:
     colour: list = field(default_factory=lambda: ["#888888", "#888888"])
     # The server's configuration as a proxy; `@backend_port@` stands for the port of the backend.
     proxy_template: str = ""
-    # Its configuration in front of a FastCGI application, with `@backend_port@` for the port of that.
+    # The server's configuration in front of a FastCGI application; `@backend_port@` stands for the port of the application.
     fastcgi_template: str = ""
-    # What stands for `@compress@` in the configuration, by the coding that a case asks for; `@level@` is the level.
+    # The text for `@compress@` in the template, by the content coding of the case; `@level@` in it stands for the level.
     compress: dict = field(default_factory=dict)
-    # The server's command line as a proxy, if it differs from `command`.
+    # If this is not empty, the server takes part only in cases that need it; see `Case.needs`.
     proxy_command: list = field(default_factory=list)
-    # Whether it can only be a proxy, so that it takes part in cases with proxies only.
+    # Path of a file of the system that the server needs besides its program.
     proxy_only: bool = False
     # Takes part only in cases that need this; see `Case.needs`.
     only: str = ""
@@ -154,7 +154,7 @@ class Setup:
     hosts: int = 0
     # Name of the backend that it is a proxy for; empty if it serves files.
     backend: str = ""
-    # How it compresses files, if it does.
+    # The content coding in which the server compresses files, and its level; the coding is empty if it does not compress.
     coding: str = ""
     level: int = 0
 

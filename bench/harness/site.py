@@ -42,7 +42,7 @@ def size_of_name(path):
 def content(name, size):
     """The content of a file: text or, for `.bin`, octets of all values."""
     if name == "400k.txt":
-        # Words, as a page has them: other files of this site would compress to nothing.
+        # The text consists of words, like a page: repeated lines, as in the other files, would compress to almost nothing.
         chance = random.Random(7)
         words = ["".join(chance.choices(string.ascii_lowercase, k=chance.randrange(2, 10))) for _ in range(2000)]
         weights = [1 / (1 + rank) for rank in range(len(words))]

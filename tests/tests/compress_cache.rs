@@ -1,4 +1,4 @@
-//! `compress.cache`: files are compressed once.
+//! `compress.cache`: the server keeps well compressed copies of files, made in the background, for later requests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use h2o_tests::{Folder, Random, Response, Server, Setup, eventually, run};
 
-/// A text of `len` bytes, another one for each `seed`, of words of which some are frequent.
+/// A text of `len` bytes that differs for each `seed`. Some of its words are more frequent than others.
 fn text(seed: u64, len: usize) -> String {
     let mut random = Random::new(seed);
     let mut word = || -> String {
@@ -42,7 +42,7 @@ hosts:
 
 const CACHE: &str = "compress.cache: { directory: @DIR@/cache }";
 
-/// Asks for a file in a coding; the content is decoded.
+/// Requests a file with this `accept-encoding`. Returns the head of the response and its decoded content.
 fn get(server: &Server, version: &str, coding: &str, path: &str) -> (Response, Vec<u8>) {
     let packed = server.folder.name_of("packed");
     let head = server.folder.name_of("head");
@@ -52,24 +52,29 @@ fn get(server: &Server, version: &str, coding: &str, path: &str) -> (Response, V
         "-s", version, "-H", &accept, "-D", &head, "-o", &packed, &url,
     ];
     assert_eq!(run("curl", &args).code, 0, "{version} {path}");
-    let head = fs::read(head).expect("curl has written it");
+    let head = fs::read(head).expect("curl has written the file");
     let response = Response::parse_head(&head);
     let decoder = match response.field("content-encoding") {
         Some("br") => "brotli",
         Some("zstd") => "zstd",
         Some("gzip") => "gzip",
-        _ => return (response, fs::read(packed).expect("curl has written it")),
+        _ => {
+            return (
+                response,
+                fs::read(packed).expect("curl has written the file"),
+            );
+        }
     };
     let content = run("sh", &["-c", &format!("{decoder} -dc <{packed}")]).success();
     (response, content)
 }
 
-/// Whether a response is a kept form, and not made while it was sent.
+/// Whether a response is a compressed copy from the cache (it has a length), and was not compressed while it was sent.
 fn is_kept(response: &Response) -> bool {
     response.field("content-encoding").is_some() && response.field("content-length").is_some()
 }
 
-/// Asks until the kept form comes.
+/// Requests the file until the response is a compressed copy from the cache.
 fn wait_for_kept(server: &Server, version: &str, coding: &str, path: &str) -> (Response, Vec<u8>) {
     eventually(&format!("{path} kept for {coding}"), || {
         let got = get(server, version, coding, path);
@@ -77,10 +82,10 @@ fn wait_for_kept(server: &Server, version: &str, coding: &str, path: &str) -> (R
     })
 }
 
-/// The kept forms.
+/// The compressed copies in the cache directory.
 fn forms(folder: &Folder) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder.at("cache")).expect("it is there");
-    let paths = entries.map(|entry| entry.expect("it is readable").path());
+    let entries = fs::read_dir(folder.at("cache")).expect("the cache directory exists");
+    let paths = entries.map(|entry| entry.expect("an entry of the directory can be read").path());
     paths.collect()
 }
 
@@ -100,24 +105,27 @@ fn later_clients_get_what_was_compressed_well_meanwhile() {
         let (first, got) = get(&server, version, coding, "/a.txt");
         assert!(got == content.as_bytes(), "{coding}");
         assert!(!is_kept(&first), "{coding}");
-        let weak = first.field("etag").expect("it has one").to_owned();
+        let weak = first
+            .field("etag")
+            .expect("the response has the field")
+            .to_owned();
         let (kept, got) = wait_for_kept(&server, version, coding, "/a.txt");
         assert!(got == content.as_bytes(), "{coding}");
-        let etag = kept.field("etag").expect("it has one");
+        let etag = kept.field("etag").expect("the response has the field");
         let plain = weak.trim_start_matches("W/\"").trim_end_matches('"');
         assert_eq!(etag, format!("\"{plain}-{coding}\""));
         assert_eq!(kept.field("vary"), Some("accept-encoding"));
         assert_eq!(kept.field("accept-ranges"), Some("bytes"));
         assert_eq!(kept.field("content-type"), Some("text/plain"));
         assert_eq!(kept.field("last-modified"), first.field("last-modified"));
-        // Its parts are those of the form, and it is not sent again to whom has it.
+        // Ranges refer to the bytes of the compressed copy, and a client that names its entity-tag gets 304.
         let accept = format!("accept-encoding: {coding}");
         let url = server.url("/a.txt");
         let length: usize = kept
             .field("content-length")
-            .expect("it has one")
+            .expect("the response has the field")
             .parse()
-            .expect("a number");
+            .expect("content-length is a number");
         let part = h2o_tests::curl(&["-H", &accept, "-r", "10-", &url]);
         assert_eq!(
             (part.code(), part.body.len()),
@@ -130,7 +138,7 @@ fn later_clients_get_what_was_compressed_well_meanwhile() {
         let head = h2o_tests::curl(&["-I", "-H", &accept, &url]);
         assert_eq!(head.field("etag"), Some(etag), "{coding}");
     }
-    // The first coding of the server's order that the client takes.
+    // Of the codings that the client accepts, the server uses the one that comes first in its own order.
     let (both, _) = get(&server, "--http1.1", "gzip, zstd, br", "/a.txt");
     assert_eq!(both.field("content-encoding"), Some("br"));
     for (coding, path) in [
@@ -145,7 +153,7 @@ fn later_clients_get_what_was_compressed_well_meanwhile() {
     assert_eq!(forms(&server.folder).len(), 3);
 }
 
-/// The form is shorter than what the fast level makes of the file.
+/// The copies in the cache are shorter than what the server makes with its fast level while it sends.
 #[test]
 fn kept_forms_are_shorter_than_those_that_are_made_while_they_are_sent() {
     let content = text(2, 400_000);
@@ -192,7 +200,7 @@ fn forms_outlive_the_server_and_reloads() {
     let mut server = Setup::in_folder(folder, &with_size(2_000_000)).start();
     let (first, got) = get(&server, "--http1.1", "br", "/a.txt");
     assert!(is_kept(&first) && got == content.as_bytes());
-    // A changed setting has a thread of its own.
+    // With a changed setting, the server compresses in a new thread.
     server.write_config(&with_size(3_000_000));
     server.hup("reloaded");
     let (again, _) = get(&server, "--http1.1", "br", "/a.txt");
@@ -251,8 +259,8 @@ fn forms_that_were_not_used_make_room_for_others() {
             .filter_map(|path| fs::metadata(path).ok());
         sizes.map(|found| found.len()).sum()
     };
-    // The last one may just have been made.
-    eventually("the size", || {
+    // The copy that was made last may not have displaced others yet.
+    eventually("the copies to take no more than `size`", || {
         (total(&server.folder) <= 1_048_576).then_some(())
     });
     let (_, got) = get(&server, "--http1.1", "gzip", "/0.txt");
@@ -265,7 +273,7 @@ fn what_cannot_be_kept_is_compressed_while_it_is_sent() {
     let server = Setup::new(&config(CACHE))
         .file("www/a.txt", &content)
         .start();
-    fs::remove_dir_all(server.folder.at("cache")).expect("it is ours");
+    fs::remove_dir_all(server.folder.at("cache")).expect("the test owns the directory");
     let message = "compress.cache: nothing can be kept in ";
     eventually(message, || {
         let (response, got) = get(&server, "--http1.1", "br", "/a.txt");
@@ -278,9 +286,10 @@ fn what_cannot_be_kept_is_compressed_while_it_is_sent() {
 fn a_directory_that_others_can_write_to_is_refused() {
     let folder = Folder::new();
     let path = folder.make_dir("cache");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777))
+        .expect("the test owns the directory");
     let refused = Setup::in_folder(folder, &config(CACHE)).try_start();
-    let refused = refused.expect_err("it is not safe");
+    let refused = refused.expect_err("the server must refuse a directory that others can write to");
     assert!(
         refused
             .stderr

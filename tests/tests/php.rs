@@ -127,7 +127,7 @@ fn an_application_that_is_gone_or_too_slow_is_503_and_the_log_says_which() {
 #[test]
 fn a_php_fpm_that_is_gone_gets_no_requests_until_it_is_back() {
     let heading = "Several servers with php-fpm";
-    // The second is on no other machine here.
+    // The address of the second php-fpm in the recipe, which the test replaces by a Unix socket.
     let second = "{ port: 9000, host: 127.0.0.1 }";
     let setup = PAGE.cook(
         heading,
@@ -141,7 +141,7 @@ fn a_php_fpm_that_is_gone_gets_no_requests_until_it_is_back() {
     let socket = server.folder.name_of("second.sock");
     let down = format!("backend [unix:{socket}] is down: ");
     server.wait_for_message(&down);
-    // In the access log of php-fpm, the checks.
+    // The health checks appear in the access log of php-fpm.
     let _ = server.read_until("php-fpm.access", "GET /ping 200");
     let get = || ask_by_name(&server, &["http://www.example.com/a.php"]).text();
     for _ in 0..8 {

@@ -1,10 +1,10 @@
-//! The forms in which people wrote handlers for H2O, as its users' configurations have them: they run unchanged.
+//! Handlers in the forms in which people have published them for H2O run unchanged.
 
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Server, Setup, run};
 
-/// `return` in a lambda and in a method, semicolons after expressions, `"Location"` in capitals, `\A..\z` and `$` in literals with `\/`,
-/// nested literals, Symbol keys, a Proc as callback, one `mruby.handler` behind the other.
+/// Handlers with `return` in a lambda and in a method, semicolons after expressions, `"Location"` in capitals, `\A..\z` and `$` in literals
+/// with `\/`, nested literals, Symbol keys, a Proc as callback, and one `mruby.handler` after the other.
 const CONFIG: &str = r##"
 num-threads: 1
 error-log: @DIR@/error.log
@@ -133,7 +133,7 @@ fn published_handlers_run_unchanged() {
         ("GET /.git", "404 OK\n\nhidden\n"),
     ];
     for (request, want) in cases {
-        // The detector lets these addresses through.
+        // The DoS detector in the configuration lets requests from 192.168.7.7 through.
         let request = format!("{request}\nx-forwarded-for: 192.168.7.7");
         server.ask(&request).must_be(want);
     }

@@ -390,8 +390,8 @@ func upload() error {
 	})
 }
 
-// Sends as many zeros as the argument says to the path that it names, and prints content and status of the response, which
-// may come before all of it is sent.
+// Sends a POST request whose content is as many zeros as the argument says, to the path in the argument. Prints content and status of the
+// response, which may come before all of the content is sent.
 func post() error {
 	var size int64
 	var path string
@@ -421,7 +421,7 @@ func post() error {
 	})
 }
 
-// An endless source of zeros.
+// A reader that returns zeros without end.
 type zeros struct{}
 
 func (zeros) Read(piece []byte) (int, error) {

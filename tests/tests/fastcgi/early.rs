@@ -1,4 +1,4 @@
-//! Applications that answer before they have read the content of the request, and content of any size.
+//! FastCGI applications that answer before they have read the content of the request, and requests with much content.
 
 use std::io::Read;
 use std::process::Command;
@@ -7,9 +7,9 @@ use h2o_tests::{Backend, Server, Setup, Talk, eventually, tool};
 
 use super::kit::{Received, end, read_record, record, response};
 
-/// Most memory by which the server may grow, whatever the size of the content.
+/// Largest number of bytes by which the server's memory may grow, however long the content of a request is.
 const HELD: usize = 24 << 20;
-/// Bytes of the content.
+/// Bytes of a request's content.
 const MUCH: usize = 100_000_000;
 
 fn start(backend: &Backend) -> Server {
@@ -20,11 +20,13 @@ fn start(backend: &Backend) -> Server {
     Setup::http3(settings, "", &rest).start()
 }
 
-/// Sends `len` bytes to the server over each version, and asserts what comes back. The server's memory stays bounded.
+/// Sends a POST request with `len` bytes of content over HTTP/1.1, HTTP/2 and HTTP/3. The client must print `want`; `check` runs after each
+/// request. The server's memory must stay within bounds.
 fn post(server: &Server, len: usize, want: &str, check: impl Fn(&str)) {
     let path = server.folder.at("content");
     let file = std::fs::File::create(&path).expect("the folder can be written to");
-    file.set_len(len as u64).expect("a sparse file");
+    file.set_len(len as u64)
+        .expect("the file system supports sparse files");
     let data = path.display().to_string();
     let before = server.memory();
     let url = format!("https://127.0.0.1:{}/app", server.port());
@@ -54,14 +56,14 @@ fn post(server: &Server, len: usize, want: &str, check: impl Fn(&str)) {
     assert!(grown < HELD, "{grown} bytes");
 }
 
-/// What a program prints. Its content takes as long as the machine needs for it.
+/// Runs a program without a time limit and returns its output: sending the content takes as long as the machine needs.
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
-    let output = output.expect("it is installed");
+    let output = output.expect("the client program is installed");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Reads the content of a request as it comes; returns its length.
+/// Reads the content of a request record by record; returns its length, or `None` if the connection ends first.
 fn count_content(talk: &mut Talk) -> Option<usize> {
     let mut sum = 0;
     loop {
@@ -84,18 +86,22 @@ fn content_of_any_size_passes_through_with_little_memory() {
     });
     let server = start(&backend);
     post(&server, MUCH, &format!("{MUCH} 200"), |_| {});
-    assert_eq!(backend.connections(), 1, "the connection is kept");
+    assert_eq!(
+        backend.connections(),
+        1,
+        "all requests use one connection to the application"
+    );
 }
 
-/// The application does not read the content, and takes longer than sockets have room for.
+/// The application does not read the content, and waits longer than the sockets' buffers can take content.
 #[test]
 fn an_answer_that_ends_before_the_content_ends_the_request() {
     let backend = Backend::start(|talk| {
-        // The parameters only.
+        // The application reads only the parameters.
         while let Some((kind, content)) = read_record(talk) {
             if kind == 4 && content.is_empty() {
                 talk.send([record(6, b"Status: 413 Too Much\n\nno"), end()].concat());
-                // It stays open: the server must not use it for another request.
+                // The application keeps the connection open; the server must not use it for another request.
                 talk.read_to_end();
                 return;
             }
@@ -129,7 +135,7 @@ fn an_application_that_answers_while_it_reads_gets_the_rest_of_the_content() {
     post(&server, MUCH, &format!("early {MUCH} 200"), |_| {});
 }
 
-/// A client that is told early may go on with its connection: what it sends of the content is not taken for a request.
+/// A client that gets the response early may go on sending on its connection: the server takes no part of the content for a request.
 #[test]
 fn the_rest_of_a_content_is_no_request() {
     let backend = Backend::start(|talk| {

@@ -1,4 +1,4 @@
-//! Health checks, retries and time limits of applications.
+//! Health checks, retries and time limits of FastCGI applications.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -7,7 +7,7 @@ use h2o_tests::{Backend, Server, Setup, free_port};
 
 use super::kit::{Received, application, ask, body, record, response};
 
-/// A server that hands every request to these applications.
+/// A server that distributes its requests over these FastCGI applications.
 fn balanced(settings: &str, backends: &[&Backend]) -> Server {
     let ports: Vec<_> = backends
         .iter()
@@ -29,7 +29,7 @@ hosts:
     Setup::new(&config).start()
 }
 
-/// An application that says its name, and is healthy while `is_well` is true.
+/// A FastCGI application whose responses are its name; its health checks succeed while `is_well` is true.
 fn named(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {
     let is_well = Arc::clone(is_well);
     application(move |request| {
@@ -41,7 +41,7 @@ fn named(name: &'static str, is_well: &Arc<AtomicBool>) -> Backend {
     })
 }
 
-/// An application that reads a request and closes the connection.
+/// A FastCGI application that reads a request and closes the connection without a response.
 fn mute() -> Backend {
     Backend::start(|talk| {
         Received::read(talk);
@@ -72,7 +72,7 @@ fastcgi.health-check: { path: '/check?full', interval: 50 }";
     server.wait_for_message(&format!(
         "backend {name} is down: health check got status 500\n"
     ));
-    // Neither is the connection that is kept used.
+    // The connection to application `a` that the server has kept is not used either.
     assert_eq!(texts(&server, 4), "bbbb");
     let report = body(&ask(&server, "/status/json?show=backends", &[]));
     assert!(
@@ -88,7 +88,7 @@ fastcgi.health-check: { path: '/check?full', interval: 50 }";
     assert!(after == "abab" || after == "baba", "{after}");
 }
 
-/// An application that says which script it was asked for.
+/// The application answers with the names of the script that it was asked for.
 #[test]
 fn scripts_are_checked_by_their_names() {
     let backend = application(|request| {
@@ -125,7 +125,7 @@ fn requests_that_got_no_response_are_sent_again_where_that_is_safe() {
     for (settings, method, want) in [
         ("fastcgi.retry: ON", "GET", "200 OK"),
         ("", "GET", "503 Internal Server Error"),
-        // The application may have acted on it.
+        // A POST is not sent again, because the application may have acted on it.
         ("fastcgi.retry: ON", "POST", "503 Internal Server Error"),
     ] {
         let server = balanced(settings, &[&mute, &well]);
@@ -146,7 +146,7 @@ fn requests_that_got_no_response_are_sent_again_where_that_is_safe() {
 
 #[test]
 fn an_overloaded_application_has_not_begun_so_any_request_is_sent_again() {
-    // END_REQUEST with FCGI_OVERLOADED.
+    // The record END_REQUEST with the status FCGI_OVERLOADED.
     let full = application(|_| record(3, &[0, 0, 0, 0, 2, 0, 0, 0]));
     let well = application(|_| response("\nwell"));
     let server = balanced("fastcgi.retry: ON", &[&full, &well]);
@@ -158,14 +158,14 @@ fn an_overloaded_application_has_not_begun_so_any_request_is_sent_again() {
 
 #[test]
 fn the_budget_ends_retries() {
-    // The first application takes connections and closes them, the second is full of patience.
+    // Both applications take requests and close the connections without a response.
     let (one, two) = (mute(), mute());
     let server = balanced("fastcgi.retry: { tries: 5, budget: 0 }", &[&one, &two]);
     for _ in 0..10 {
         assert_eq!(ask(&server, "/", &[]).code(), 503);
     }
     let sent = one.connections() + two.connections();
-    // Ten retries a second are free; they do not come to five for each request.
+    // Even with the budget 0, ten retries a second are allowed; that is not enough for five tries of each request.
     assert!((11..60).contains(&sent), "{sent}");
 }
 
@@ -212,7 +212,7 @@ hosts:
 
 #[test]
 fn each_wait_has_a_limit_of_its_own() {
-    // Reads the request, then answers only if it is asked for that.
+    // The application reads the request, answers with half a response if the path is `/half`, and then waits.
     let backend = Backend::start(|talk| {
         let Some(request) = Received::read(talk) else {
             return;
@@ -231,7 +231,7 @@ fn each_wait_has_a_limit_of_its_own() {
         "fastcgi.timeout.first_byte: 60000\nfastcgi.timeout.io: 100",
         &[&backend],
     );
-    // The first byte has come in time; the second has not.
+    // The first byte of the response has come in time, and the rest does not come within `fastcgi.timeout.io`.
     let got = h2o_tests::run("curl", &["-s", &server.url("/half")]);
     assert_eq!(got.stdout, b"half");
 }

@@ -1,11 +1,11 @@
-//! Applications that speak FastCGI as a script tells them.
+//! FastCGI applications whose responses a test chooses record by record.
 
 use h2o_tests::{Backend, Response, Server, Talk, curl};
 
 pub(crate) const STDOUT: u8 = 6;
 pub(crate) const STDERR: u8 = 7;
 
-/// A record of the application, of request number 1.
+/// Encodes a FastCGI record of this type that an application sends in answer to request 1.
 pub(crate) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len())
         .expect("a short record")
@@ -13,12 +13,12 @@ pub(crate) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
 }
 
-/// END_REQUEST.
+/// Encodes the record END_REQUEST, which reports success.
 pub(crate) fn end() -> Vec<u8> {
     record(3, &[0; 8])
 }
 
-/// A whole response.
+/// Encodes a complete response: the text in STDOUT records, then END_REQUEST.
 pub(crate) fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
     let records = text
         .as_ref()
@@ -27,7 +27,7 @@ pub(crate) fn response(text: impl AsRef<[u8]>) -> Vec<u8> {
     records.chain([end()]).flatten().collect()
 }
 
-/// Reads the content of the stream of records of one type, up to the empty one. Other records go before it.
+/// Reads records until the empty one that ends the stream of this type. Returns the stream's content; records of other types are dropped.
 pub(crate) fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -42,7 +42,7 @@ pub(crate) fn read_stream(talk: &mut Talk, kind: u8) -> Option<Vec<u8>> {
     }
 }
 
-/// A request as the application receives it: `NAME=VALUE` in order, and the content.
+/// A request as the application receives it: the parameters as `NAME=VALUE` in the order sent, and the content.
 pub(crate) struct Received {
     pub(crate) parameters: Vec<String>,
     pub(crate) content: Vec<u8>,
@@ -78,7 +78,7 @@ fn take_length(rest: &mut &[u8]) -> usize {
     bytes & 0x7fff_ffff
 }
 
-/// An application that answers each request by `answer`.
+/// A FastCGI application that answers each request with the records that `answer` returns.
 pub(crate) fn application(
     answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static,
 ) -> Backend {
@@ -92,7 +92,7 @@ pub(crate) fn application(
     })
 }
 
-/// Answers with the parameters, one a line, then the content.
+/// A FastCGI application that answers with the parameters of the request, each in a line, then an empty line and the content.
 pub(crate) fn recorder() -> Backend {
     application(|request| {
         let lines = request.parameters.join("\n");
@@ -113,7 +113,7 @@ pub(crate) fn body(response: &Response) -> String {
 }
 
 impl Received {
-    /// The value of a parameter; empty if there is none.
+    /// The last value of the parameter `name`; empty if the request has no such parameter.
     pub(crate) fn value(&self, name: &str) -> &str {
         let values = self.parameters.iter().filter_map(|line| {
             let (found, value) = line.split_once('=')?;
@@ -123,7 +123,7 @@ impl Received {
     }
 }
 
-/// Reads the next record; `None` if the connection ends first.
+/// Reads the next record and returns its type and content; `None` if the connection ends first.
 pub(crate) fn read_record(talk: &mut Talk) -> Option<(u8, Vec<u8>)> {
     let header = talk.read_exactly(8)?;
     let len = usize::from(u16::from_be_bytes([header[4], header[5]]));

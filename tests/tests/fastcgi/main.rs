@@ -272,13 +272,13 @@ fn what_applications_answer_becomes_a_response_or_503() {
     );
 }
 
-/// What goes wrong after the header block cannot change the status any more: the client sees that the response was cut off, if it had a
-/// length, and no response is taken from the rest of another one.
+/// An error after the header block of a response cannot change the status any more: if the response had a length, the client sees that it
+/// was cut off, and bytes after the error are taken for no other response.
 #[test]
 fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response() {
     let head = |length: usize| format!("Content-Length: {length}\n\n");
     let cases: Vec<(Vec<u8>, &[u8], bool)> = vec![
-        // The content is shorter than announced: with END_REQUEST, without, and within a record.
+        // The content is shorter than announced, and the response ends with END_REQUEST, without it, or within a record.
         (response(head(5) + "abc"), b"abc", false),
         (record(STDOUT, (head(5) + "abc").as_bytes()), b"abc", false),
         (
@@ -290,7 +290,7 @@ fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response()
             b"a",
             false,
         ),
-        // Another record than an application may send, within the content.
+        // Within the content comes a record of a type that an application must not send.
         (
             [record(STDOUT, (head(5) + "ab").as_bytes()), record(9, b"c")].concat(),
             b"ab",
@@ -301,14 +301,14 @@ fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response()
             b"abc",
             false,
         ),
-        // What comes behind END_REQUEST belongs to no request.
+        // Records after END_REQUEST belong to no request.
         (
             [response(head(3) + "abc"), record(STDOUT, b"\nother"), end()].concat(),
             b"abc",
             true,
         ),
         ([response("\nabc"), vec![1, 6, 0]].concat(), b"abc", true),
-        // Surplus content, in the same record and in the next.
+        // There is more content than announced, in the same record or in the next.
         (response(head(3) + "abcde"), b"abc", true),
         (
             [
