@@ -160,7 +160,7 @@ fn requests_that_clients_abandon_leave_nothing() {
     // The connections of the batches are closed, and backends may have closed some of theirs.
     at_rest(open);
     let after = server.memory_at_rest();
-    // Shown with --nocapture.
+    // `cargo test -- --nocapture` shows this line.
     println!("{count} requests abandoned: {memory} bytes before, {after} after");
     assert!(
         after < memory + 8 * 1024 * 1024,

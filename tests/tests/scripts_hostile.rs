@@ -209,7 +209,7 @@ fn a_hostile_script_costs_its_own_request() {
         server.ask("GET /fine").must_be("200 OK\n\n23");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Shown with --nocapture. How long it takes depends on what else the machine does.
+    // `cargo test -- --nocapture` shows this line. The times depend on what else the machine does, so they are not checked.
     waits.sort();
     let [half, most] = [waits.len() / 2, waits.len() * 99 / 100].map(|at| waits[at].as_millis());
     println!(
