@@ -22,6 +22,7 @@ mod http2_server;
 mod http3_client;
 mod http3_server;
 mod path;
+mod pattern_engines;
 mod proxied;
 mod proxy_requests;
 mod proxy_responses;
@@ -31,6 +32,7 @@ mod range;
 mod request_head;
 mod response_head;
 mod ruby;
+mod script_responses;
 mod server;
 mod strict_http1;
 mod ticket_store;
@@ -53,6 +55,7 @@ pub use http2_server::http2_server;
 pub use http3_client::http3_client;
 pub use http3_server::http3_server;
 pub use path::path;
+pub use pattern_engines::ruby_pattern_engines;
 pub use proxy_requests::proxy_requests;
 pub use proxy_responses::proxy_responses;
 pub use qpack::{qpack_decode, qpack_round_trip};
@@ -61,6 +64,7 @@ pub use range::range;
 pub use request_head::request_head;
 pub use response_head::response_head;
 pub use ruby::{ruby_json, ruby_patterns, ruby_values};
+pub use script_responses::script_responses;
 pub use ticket_store::{stored_session, ticket_store};
 pub use tls_client::{tls_handshake, tls_records};
 
@@ -101,8 +105,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("response_head", response_head),
     ("rewrite", rewrite),
     ("ruby_json", ruby_json),
+    ("ruby_pattern_engines", ruby_pattern_engines),
     ("ruby_patterns", ruby_patterns),
     ("ruby_values", ruby_values),
+    ("script_responses", script_responses),
     ("stored_session", stored_session),
     ("ticket_store", ticket_store),
     ("tls_handshake", tls_handshake),

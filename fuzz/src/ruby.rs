@@ -8,12 +8,12 @@ thread_local! {
     static VM: Rc<Vm> = Vm::open(Options::default()).expect("the Ruby library can be used");
 }
 
-fn with_vm(work: impl FnOnce(&Vm)) {
+pub(crate) fn with_vm(work: impl FnOnce(&Vm)) {
     VM.with(|vm| vm.scope(|| work(vm)));
 }
 
 /// Calls a Ruby method. Returns its value, or `None` if it raises one of the exceptions in `allowed`.
-fn call(
+pub(crate) fn call(
     vm: &Vm,
     receiver: Value,
     name: &str,
@@ -31,12 +31,12 @@ fn call(
     }
 }
 
-fn string(vm: &Vm, text: impl AsRef<[u8]>) -> Value {
+pub(crate) fn string(vm: &Vm, text: impl AsRef<[u8]>) -> Value {
     vm.string(text).expect("the VM has memory left")
 }
 
 /// The positions of the groups in a MatchData; `None` if the value is nil.
-fn places(vm: &Vm, found: Value) -> Option<Vec<Option<[i64; 2]>>> {
+pub(crate) fn places(vm: &Vm, found: Value) -> Option<Vec<Option<[i64; 2]>>> {
     if found.is_nil() {
         return None;
     }
@@ -146,7 +146,7 @@ pub fn ruby_json(input: &[u8]) {
 
 /// A Ruby value in a form that Rust can compare.
 #[derive(Debug, PartialEq)]
-enum Plain {
+pub(crate) enum Plain {
     Nil,
     Boolean(bool),
     Integer(i64),
@@ -160,7 +160,7 @@ enum Plain {
 
 impl Plain {
     /// Takes a value from the front of the input.
-    fn read(input: &mut &[u8], depth: u32) -> Self {
+    pub(crate) fn read(input: &mut &[u8], depth: u32) -> Self {
         let Some((kind, rest)) = input.split_first() else {
             return Self::Nil;
         };
@@ -196,7 +196,7 @@ impl Plain {
         }
     }
 
-    fn to_ruby(&self, vm: &Vm) -> Result<Value, Value> {
+    pub(crate) fn to_ruby(&self, vm: &Vm) -> Result<Value, Value> {
         match self {
             Self::Nil => Ok(Value::nil()),
             Self::Boolean(value) => Ok(Value::boolean(*value)),

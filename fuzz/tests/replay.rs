@@ -96,7 +96,11 @@ fn mutate_all(target: &str, check: Target) {
         .filter(|input| input.len() <= MUTATED_UP_TO)
         .collect();
     let mutations = match target {
-        "tls_records" | "ruby_json" | "ruby_patterns" => FEW_MUTATIONS,
+        "tls_records"
+        | "ruby_json"
+        | "ruby_patterns"
+        | "ruby_pattern_engines"
+        | "script_responses" => FEW_MUTATIONS,
         _ => MUTATIONS,
     };
     for number in 0..mutations {

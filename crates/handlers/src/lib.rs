@@ -55,6 +55,8 @@ pub mod fuzzing {
     pub use crate::basic_auth::fuzzing::*;
     pub use crate::connect::fuzzing::*;
     pub use crate::file::fuzzing::*;
+    #[cfg(feature = "mruby")]
+    pub use crate::mruby::fuzzing::*;
     pub use crate::proxy::fuzzing::*;
     pub use crate::rewrite::fuzzing::*;
     pub use crate::trusted_proxies::fuzzing::*;

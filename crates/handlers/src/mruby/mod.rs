@@ -10,6 +10,7 @@ mod body;
 mod content;
 mod directives;
 mod env;
+pub(crate) mod fuzzing;
 mod handler;
 mod http;
 mod machine;

@@ -1,0 +1,37 @@
+//! Entry points for fuzzing: what scripts return.
+
+use std::rc::Rc;
+
+use h2o_exchange::{Exchange, Outcome};
+use h2o_mruby::{Leave, Options, Value, Vm};
+
+use super::answer::{self, Answer};
+use super::machine::{PARTS, PRELUDE};
+use super::objects::RequestState;
+
+/// A VM as handlers open it.
+///
+/// # Panics
+/// If the Ruby library cannot be used.
+#[must_use]
+pub fn script_vm() -> Rc<Vm> {
+    let options = Options {
+        parts: PARTS,
+        prelude: PRELUDE,
+        ..Options::default()
+    };
+    Vm::open(options).expect("the Ruby library can be used")
+}
+
+/// The outcome of a script that returns this value.
+pub fn script_outcome(vm: &Vm, exchange: &mut Exchange, value: Value) -> Outcome {
+    let request = RequestState::new(exchange, None);
+    let answer = answer::read(vm, value, &request).unwrap_or_else(|left| {
+        Answer::Raised(match left {
+            Leave::Raise(exception) => vm.describe(exception),
+            Leave::New(class, message) => format!("{message} ({class})"),
+            Leave::Wait => "the answer waits".to_owned(),
+        })
+    });
+    answer::deliver(exchange, &request, answer)
+}
