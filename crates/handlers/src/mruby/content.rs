@@ -103,7 +103,7 @@ pub(super) fn joined_fields(
 /// # Errors
 /// The exception `RuntimeError`, if the script has read the body or is reading it.
 pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
-    let taken = vm.with_object(value, |content: &Content| {
+    let taken = vm.try_object(value, |content: &Content| {
         if content.is_consumed.replace(true) {
             return Err(Leave::runtime("http response body is already consumed"));
         }
@@ -116,7 +116,7 @@ pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
             State::HandedOn | State::Ended => Ok(Body::Empty),
         }
     });
-    taken.ok().transpose()
+    taken.transpose()
 }
 
 /// Reads the next piece of a body; `nil` at the end, also if the connection broke off (H2O compatibility: as in H2O).

@@ -54,7 +54,7 @@ pub(super) fn build(
         is_sub_request: exchange.sub_request.is_some(),
         state: Rc::clone(state),
     };
-    let source = vm.object(classes.source.value(), Rc::new(request))?;
+    let source = vm.object(classes.source.value(), request)?;
     vm.lazy_hash(classes.env.value(), source)
 }
 
@@ -69,11 +69,12 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
     // Ruby calls this method for a key whose entry does not exist yet; it makes the entry.
     vm.define(class, "default", |vm, call| {
         let source = vm.source_of(call.receiver)?;
-        let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
         let Some(text) = vm.bytes(call.arguments.get(0)) else {
             return Ok(Value::nil());
         };
-        let Some(value) = request.value(vm, &text)? else {
+        // The Hash keeps its source meanwhile.
+        let value = vm.with_object(source, |request: &Request| request.value(vm, &text))??;
+        let Some(value) = value else {
             return Ok(Value::nil());
         };
         let key = vm.local::<Keys>().get(vm, &text)?;
@@ -89,7 +90,8 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
 /// Makes all entries in their order. After that the Hash is an ordinary Hash.
 fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     let source = vm.source_of(hash)?;
-    let request = vm.with_object(source, |request: &Rc<Request>| Rc::clone(request))?;
+    // The Hash is about to drop its source.
+    let _kept = vm.root(source)?;
     // The entries that the script has read already, and may have changed: these values are kept.
     let before = vm.make_plain(hash)?;
     let [made_keys, made] = [0, 1].map(|index| {
@@ -99,19 +101,21 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
         part.and_then(|part| vm.elements(part)).unwrap_or_default()
     });
     let keys = vm.local::<Keys>();
-    for text in request.keys() {
-        let known = made_keys
-            .iter()
-            .position(|key| vm.with_bytes(*key, |key| *key == *text) == Some(true));
-        let value = match known.and_then(|at| made.get(at)) {
-            Some(value) => Some(*value),
-            None => request.value(vm, &text)?,
-        };
-        if let Some(value) = value {
-            vm.hash_set(hash, keys.get(vm, &text)?, value)?;
+    vm.with_object(source, |request: &Request| {
+        for text in request.keys() {
+            let known = made_keys
+                .iter()
+                .position(|key| vm.with_bytes(*key, |key| *key == *text) == Some(true));
+            let value = match known.and_then(|at| made.get(at)) {
+                Some(value) => Some(*value),
+                None => request.value(vm, &text)?,
+            };
+            if let Some(value) = value {
+                vm.hash_set(hash, keys.get(vm, &text)?, value)?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })?
 }
 
 /// The facts about a request from which the entries are made. They are a copy, because scripts may keep the Hash.

@@ -63,8 +63,7 @@ pub(super) struct InnerCall {
 impl InnerCall {
     /// The sub-request that the Ruby value stands for; `None` for other values.
     pub(super) fn of(vm: &Vm, value: Value) -> Option<Rc<Self>> {
-        vm.with_object(value, |request: &AppRequest| Rc::clone(&request.0))
-            .ok()
+        vm.try_object(value, |request: &AppRequest| Rc::clone(&request.0))
     }
 
     /// Calls `take` with the response of the sub-request, now or later.

@@ -187,11 +187,14 @@ impl Vm {
         value: Value,
         read: impl FnOnce(&T) -> R,
     ) -> Result<R, Leave> {
-        // SAFETY: the shim returns only pointers of `Vm::object`.
-        let object = unsafe { border::owned(ffi::shim_object(value.0).cast()) };
-        object
-            .map(read)
+        self.try_object(value, read)
             .ok_or_else(|| Leave::type_error("wrong kind of object"))
+    }
+
+    /// Like [`Vm::with_object`], but `None` if `value` does not own an object of this type.
+    pub fn try_object<T: 'static, R>(&self, value: Value, read: impl FnOnce(&T) -> R) -> Option<R> {
+        // SAFETY: the shim returns only pointers that `Vm::object` has passed to it.
+        unsafe { border::owned(ffi::shim_object(value.0).cast()) }.map(read)
     }
 
     // ---- making exceptions ----
