@@ -195,7 +195,7 @@ impl<'a> Client<'a> {
                 AuthorizationStatus::Pending => {}
                 _ => {
                     return Err(Failure::refused(
-                        "the authority has ended the check of a name",
+                        "the authority has given up the check of a name",
                     ));
                 }
             }

@@ -151,7 +151,7 @@ fn origin(node: &Node) -> Result<Box<str>, Error> {
     if !is_good {
         return Err(node
             .error("not an origin")
-            .with_hint("expected such as `https://www.example.com`, without a path"));
+            .with_hint("expected an origin such as `https://www.example.com`, without a path"));
     }
     Ok(text.to_ascii_lowercase().into())
 }

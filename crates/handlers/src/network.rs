@@ -23,7 +23,7 @@ impl Network {
     pub(crate) fn read(node: &Node) -> Result<Self, Error> {
         Self::parse(node.scalar()?).ok_or_else(|| {
             node.error("not an address or a network")
-                .with_hint("expected such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`")
+                .with_hint("expected an address or a network, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`")
         })
     }
 

@@ -159,7 +159,7 @@ fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
             Ok(directory.to_owned())
         }
         _ => Err(io::Error::other(
-            "its socket is not in a directory for applications",
+            "the application's socket is not in a directory for such sockets",
         )),
     }
 }
@@ -167,7 +167,7 @@ fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
 pub(crate) fn log_file(path: &str) -> io::Result<OwnedFd> {
     let file = open(path.as_ref(), OpenOptions::new().append(true).create(true))?;
     if !file.metadata()?.file_type().is_file() {
-        return Err(io::Error::other("it is no longer a regular file"));
+        return Err(io::Error::other("the file is no longer a regular file"));
     }
     Ok(file.into())
 }
@@ -200,7 +200,7 @@ pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
         options.read(true);
     } else if !kind.is_char_device() {
         return Err(io::Error::other(
-            "it is no longer a socket, a pipe or a device",
+            "the file is no longer a socket, a pipe or a device",
         ));
     }
     options.open(path).map(OwnedFd::from)
@@ -220,7 +220,7 @@ fn connect(path: &str) -> io::Result<OwnedFd> {
 fn refuse_strange_link(link: &Metadata) -> io::Result<()> {
     if rustix::process::geteuid().is_root() && link.uid() != 0 {
         return Err(io::Error::other(format!(
-            "it is a symbolic link that belongs to user {}, which the server does not follow as root",
+            "the file is a symbolic link of user {}, which the server does not follow as root",
             link.uid()
         )));
     }

@@ -195,17 +195,17 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
         Task::LogStream => direct::log_stream(text()?).map(Some),
         Task::Rotate => {
             let parts = Rotation::parse(text()?);
-            let (rotation, path) = parts.ok_or_else(|| {
-                io::Error::other("the name of the task is not that of a rotation")
-            })?;
+            let (rotation, path) = parts
+                .ok_or_else(|| io::Error::other("the task that rotates a log is not complete"))?;
             rotation::rotate(path.as_ref(), rotation).map(Some)
         }
         Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
         Task::Remove => std::fs::remove_file(name).map(|()| None),
         Task::Bind => {
             let spec = SocketSpec::parse(text()?);
-            let spec = spec
-                .ok_or_else(|| io::Error::other("the name of the task is not that of a socket"))?;
+            let spec = spec.ok_or_else(|| {
+                io::Error::other("the task that binds a socket names no valid address")
+            })?;
             direct::bound_socket(spec).map(Some)
         }
         Task::Learn => Err(io::Error::other(
@@ -221,8 +221,9 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
                 io::Error::other("the server has sent no socket for the application")
             })?;
             let parts = text()?.split_once('\0');
-            let (user, command) =
-                parts.ok_or_else(|| io::Error::other("the name of the task has no user"))?;
+            let (user, command) = parts.ok_or_else(|| {
+                io::Error::other("the task that starts an application names no user")
+            })?;
             direct::run_application(user, command, &socket).map(Some)
         }
     }

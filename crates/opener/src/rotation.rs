@@ -253,7 +253,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let file = options.custom_flags(flags).open(path)?;
     if !file.metadata()?.file_type().is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("the file is not a regular file"));
     }
     Ok(file)
 }

@@ -96,7 +96,7 @@ fn sessions_of_one_server_go_on_at_another() {
             resumes(TLS12, &one, &two).then_some(())
         });
         let log = two.folder.read("error.log");
-        assert!(log.contains("TLS sessions are in "), "{log}");
+        assert!(log.contains("TLS sessions are kept in "), "{log}");
     }
 }
 

@@ -67,7 +67,7 @@ fn read_path(node: &Node) -> Result<Box<str>, Error> {
     let is_path = text.starts_with('/') && !text.starts_with("//") || text.starts_with("$path");
     if !is_path || text.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(node.error("not a path").with_hint(
-            "expected such as `$path.html` or `/index.html`; the last one may be `=404`",
+            "expected paths such as `$path.html` or `/index.html`; the last one may be a status such as `=404`",
         ));
     }
     if text.split('/').any(|part| part == "..") {

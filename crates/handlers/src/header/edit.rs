@@ -175,7 +175,7 @@ impl FieldName {
                 | Known::Server,
             ) => Err(node
                 .error("the named header cannot be rewritten")
-                .with_hint("the server itself sets it")),
+                .with_hint("the server itself sets this header")),
             Some(known) => Ok(Self::Known(known)),
             None => Ok(Self::Other(name.to_ascii_lowercase().into())),
         }

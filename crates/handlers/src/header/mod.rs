@@ -435,23 +435,23 @@ mod tests {
             ),
             (
                 "header.add: 'Date: now'",
-                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets this header)")),
             ),
             (
                 "header.add: 'content-length: 1'",
-                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets this header)")),
             ),
             (
                 "header.add: 'Connection: close'",
-                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets this header)")),
             ),
             (
                 "header.add: 'transfer-encoding: x'",
-                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets this header)")),
             ),
             (
                 "header.add: 'server: x'",
-                in_add(&format!("{fixed} (column 13; the server itself sets it)")),
+                in_add(&format!("{fixed} (column 13; the server itself sets this header)")),
             ),
             (
                 "header.add: {}",
@@ -475,7 +475,7 @@ mod tests {
             ),
             (
                 "header.unsetunless: [ a, server ]",
-                format!("[f:1] in command header.unsetunless, {fixed} (column 26; the server itself sets it)"),
+                format!("[f:1] in command header.unsetunless, {fixed} (column 26; the server itself sets this header)"),
             ),
             (
                 "header.cookie.unset: 'a=b'",

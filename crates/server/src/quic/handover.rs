@@ -147,7 +147,7 @@ impl Handover {
             let text = reason(&error);
             report!(
                 error,
-                "failed to start the thread for QUIC packets of other generations: {text}"
+                "failed to start the thread that passes QUIC packets to other generations of this server: {text}"
             );
         }
     }
@@ -326,7 +326,10 @@ impl Talk {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => {
                         let text = reason(&error.into());
-                        report!(error, "QUIC packets of other generations are lost: {text}");
+                        report!(
+                            error,
+                            "QUIC packets for connections of other generations of this server are lost: {text}"
+                        );
                         return;
                     }
                 }

@@ -126,7 +126,7 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         let pattern = match path.strip_prefix('~') {
             Some(text) => Some(PathPattern::new(text.trim_start()).map_err(|text| {
                 key.error(text)
-                    .with_hint("write one such as `~ ^/u/([a-z]+)`")
+                    .with_hint("write a regular expression such as `~ ^/u/([a-z]+)`")
             })?),
             None => None,
         };

@@ -577,7 +577,7 @@ fn bind(
             };
             return Err(node
                 .error(text)
-                .with_hint("write the same in each `listen` of an address"));
+                .with_hint("write the same value in each `listen` of an address"));
         }
         match (host, &mut listener.hosts) {
             // A listener at the global level serves all hosts already; the `listen` of a host only adds a certificate.

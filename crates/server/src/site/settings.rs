@@ -338,7 +338,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-reprocesses",
         "NUMBER",
         "5",
-        "Largest number of other internal reruns of one request, such as forwarding it to a backend. A request that needs more gets 502.",
+        "How often one request may be passed on otherwise: by `rewrite`, by `file.try-files`, by `H2O.reprocess` of a script, or to a backend. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
             Ok(())

@@ -290,7 +290,7 @@ impl Shared {
         queue.connected += 1;
         if queue.failure.take().is_some() {
             let store = self.settings.store.address();
-            report!(notice, "TLS sessions are in {store} again");
+            report!(notice, "TLS sessions are kept in {store} again");
         }
     }
 
