@@ -60,8 +60,8 @@ pub(crate) struct Loss {
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Debug)]
 enum Algorithm {
-    Reno(Reno),
-    Cubic(Cubic),
+    Reno(Box<Reno>),
+    Cubic(Box<Cubic>),
     Model(Box<Model>),
 }
 
@@ -200,10 +200,12 @@ impl ControllerFactory for Factory {
         let rapid = RapidStart::new(start.is_some_and(|start| start.is_rapid));
         let algorithm = match self.control {
             CongestionControl::Reno => {
-                Algorithm::Reno(Reno::new(initial_window, mtu, respects_underuse, rapid))
+                let reno = Reno::new(initial_window, mtu, respects_underuse, rapid);
+                Algorithm::Reno(Box::new(reno))
             }
             CongestionControl::Cubic => {
-                Algorithm::Cubic(Cubic::new(initial_window, mtu, respects_underuse, rapid))
+                let cubic = Cubic::new(initial_window, mtu, respects_underuse, rapid);
+                Algorithm::Cubic(Box::new(cubic))
             }
             CongestionControl::Model => Algorithm::Model(Box::new(Model::new(
                 initial_window,
