@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quinn_proto::TransportConfig;
 
 use crate::config::{TransportSettings, var_int};
-use crate::frames::{self, encoded, integer};
+use crate::{frames, parameters};
 
 /// Bidirectional streams that an accepted connection has in the library's tables at first. The client may open them only once each:
 /// by the time that it has used them up, it may still open 90 others of the 100 that were announced, about as many as a client that
@@ -56,31 +56,15 @@ impl StreamLimits {
             .max_concurrent_uni_streams(var_int(self.uni));
     }
 
-    /// Replaces the limits in encoded transport parameters (RFC 9000 §18) by these.
-    pub(crate) fn announce(self, parameters: &[u8]) -> Vec<u8> {
+    /// Replaces the limits in encoded transport parameters by these.
+    pub(crate) fn announce(self, encoded: &[u8]) -> Vec<u8> {
         const MAX_STREAMS_BIDI: u64 = 0x08;
         const MAX_STREAMS_UNI: u64 = 0x09;
-        let mut out = Vec::with_capacity(parameters.len() + 4);
-        let mut rest = parameters;
-        while !rest.is_empty() {
-            let whole = rest;
-            let Some((id, _)) = parameter(&mut rest) else {
-                // The library has written something that cannot be read: it stays as it is.
-                return parameters.to_vec();
-            };
-            let (id, limit) = match id {
-                MAX_STREAMS_BIDI => (0x08, self.bidi),
-                MAX_STREAMS_UNI => (0x09, self.uni),
-                _ => {
-                    out.extend_from_slice(&whole[..whole.len() - rest.len()]);
-                    continue;
-                }
-            };
-            let value = encoded(limit);
-            out.extend_from_slice(&[id, u8::try_from(value.len()).unwrap_or_default()]);
-            out.extend_from_slice(&value);
-        }
-        out
+        parameters::replace(encoded, |id, _| match id {
+            MAX_STREAMS_BIDI => Some(self.bidi),
+            MAX_STREAMS_UNI => Some(self.uni),
+            _ => None,
+        })
     }
 
     /// Whether a client may open a stream with this identifier (RFC 9000 §2.1). Those of the server's streams are not limited.
@@ -92,15 +76,6 @@ impl StreamLimits {
             _ => true,
         }
     }
-}
-
-/// Removes a transport parameter from the front of `rest`: its identifier and its value.
-fn parameter<'p>(rest: &mut &'p [u8]) -> Option<(u64, &'p [u8])> {
-    let id = integer(rest)?;
-    let len = usize::try_from(integer(rest)?).ok()?;
-    let (value, behind) = rest.split_at_checked(len)?;
-    *rest = behind;
-    Some((id, value))
 }
 
 /// Searches the packets of connections with few streams for a stream that the library's tables lack. An endpoint and the keys of

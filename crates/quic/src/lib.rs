@@ -25,6 +25,7 @@ mod frames;
 mod id;
 mod keys;
 mod output;
+mod parameters;
 mod paths;
 mod shared;
 mod stats;

@@ -23,13 +23,17 @@ use rustls::quic::{
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
 use crate::few_streams::StreamWatch;
-use crate::frames::integer;
+use crate::parameters;
 
 /// The QUIC versions that are supported: version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
 /// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; quinn-proto keeps at most 16 KiB
 /// of CRYPTO data.
 const MAX_HELLO_LEN: usize = 0xffff;
+
+/// Limit of the connection ids that a peer has at a time; a peer may want fewer. The library keeps each of them in three tables. A
+/// client needs one for the path that it uses, and one for each path that it tries next; for an id that it retires it gets another.
+const MAX_IDS: u64 = 3;
 
 /// Chooses the TLS configuration that answers a client.
 pub trait TlsChooser: Send + Sync {
@@ -488,11 +492,11 @@ impl TlsSession {
             Side::Server => 0x05,
             Side::Client => 0x06,
         };
-        let parameters = rustls.quic_transport_parameters().unwrap_or_default();
+        let encoded = rustls.quic_transport_parameters().unwrap_or_default();
         Some(Arc::new(Handshake {
             version: self.version,
             tls,
-            stream_window: parameter(parameters, id).unwrap_or(0),
+            stream_window: parameters::find(encoded, id).unwrap_or(0),
         }))
     }
 
@@ -526,19 +530,6 @@ impl TlsSession {
         let read = read(&mut rustls, &received);
         self.state = State::Handshake(rustls);
         read
-    }
-}
-
-/// The value of a transport parameter whose value is an integer (RFC 9000 §18).
-fn parameter(mut parameters: &[u8], wanted: u64) -> Option<u64> {
-    loop {
-        let id = integer(&mut parameters)?;
-        let len = usize::try_from(integer(&mut parameters)?).ok()?;
-        let (mut value, rest) = parameters.split_at_checked(len)?;
-        if id == wanted {
-            return integer(&mut value);
-        }
-        parameters = rest;
     }
 }
 
@@ -626,6 +617,9 @@ impl Session for TlsSession {
         else {
             return Ok(None);
         };
+        let bytes = parameters::replace(bytes, |id, limit| {
+            (id == parameters::ACTIVE_CONNECTION_ID_LIMIT && limit > MAX_IDS).then_some(MAX_IDS)
+        });
         Ok(Some(TransportParameters::read(
             self.side,
             &mut Cursor::new(bytes),

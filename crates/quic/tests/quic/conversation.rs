@@ -399,3 +399,17 @@ fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
     pair.now += std::time::Duration::from_secs(4);
     assert!(sent_after(&mut pair) > 0, "a stall has ended");
 }
+
+#[test]
+fn a_client_has_three_connection_ids_at_a_time() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.run(|_, _| {});
+    // The client has the first one from the handshake.
+    assert_eq!(pair.client().stats().frame_rx.new_connection_id, 2);
+    // The client takes another id on a new path, and gets one in place of the id that it retires.
+    pair.client().local_address_changed();
+    pair.run(|_, _| {});
+    assert_eq!(pair.client().stats().frame_rx.new_connection_id, 3);
+    assert_eq!(pair.client_lost, "");
+}
