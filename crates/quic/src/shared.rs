@@ -39,14 +39,21 @@ impl SharedConnection {
     /// more.
     pub fn open_urgent(&self, streams: &mut Vec<StreamId>, count: usize) {
         while streams.len() < count {
-            let opened = self.with(|connection| {
-                let id = connection.open_unidirectional()?;
-                connection.set_priority(id, i32::MAX);
-                Some(id)
-            });
-            let Some(id) = opened.flatten() else { return };
+            let Some(id) = self.open_one_urgent() else {
+                return;
+            };
             streams.push(id);
         }
+    }
+
+    /// Opens a unidirectional stream that is sent before all others; `None` if the peer allows no more.
+    pub fn open_one_urgent(&self) -> Option<StreamId> {
+        let opened = self.with(|connection| {
+            let id = connection.open_unidirectional()?;
+            connection.set_priority(id, i32::MAX);
+            Some(id)
+        });
+        opened.flatten()
     }
 
     /// Writes as much of `bytes` as QUIC takes. Returns how many bytes it took.

@@ -43,8 +43,8 @@ const FIRST_WINDOW: usize = 64 * 1024;
 pub(super) struct Http3Streams {
     pub(super) engine: ServerConnection,
     pub(super) quic: SharedConnection,
-    /// The server's unidirectional streams, in the order of [`LocalStream::ALL`], as many as the client has allowed so far.
-    local: Vec<StreamId>,
+    /// The server's unidirectional streams that are open, in the order of [`LocalStream::ALL`].
+    local: [Option<StreamId>; 3],
     /// The driver's own state of each stream, by slot.
     lines: Vec<Line>,
     /// Number of streams that the engine's scheduler knows to have something to send.
@@ -97,7 +97,7 @@ impl Http3Streams {
             first_window: (handshake.map(|handshake| handshake.stream_window))
                 .filter(|window| *window < SMALL_WINDOW)
                 .unwrap_or(u64::MAX),
-            local: Vec::new(),
+            local: [None; 3],
             lines: Vec::new(),
             ready: 0,
             tails: Tails::default(),
@@ -110,10 +110,18 @@ impl Http3Streams {
         streams
     }
 
-    /// Opens the server's unidirectional streams, as many as the client allows.
+    /// Opens the control stream if the client allows one.
     pub(super) fn open_local(&mut self) {
-        self.quic
-            .open_urgent(&mut self.local, LocalStream::ALL.len());
+        self.local_stream(LocalStream::Control);
+    }
+
+    /// One of the server's unidirectional streams, which is opened if it is not open yet; `None` if the client allows no more.
+    fn local_stream(&mut self, stream: LocalStream) -> Option<StreamId> {
+        let place = self.local.get_mut(stream as usize)?;
+        if place.is_none() {
+            *place = self.quic.open_one_urgent();
+        }
+        *place
     }
 
     /// Called when a datagram has come for a tunnel.
@@ -177,12 +185,22 @@ impl Http3Streams {
     /// Whether the client has acknowledged all bytes of the responses that were sent.
     pub(super) fn is_delivered(&self) -> bool {
         let open = self.quic.with(|quic| quic.unacknowledged_streams());
-        self.tails.is_empty() && open.is_none_or(|open| open <= self.local.len())
+        self.tails.is_empty() && open.is_none_or(|open| open <= self.local.iter().flatten().count())
     }
 
-    /// Writes the engine's frames to the server's unidirectional streams, then executes the engine's commands.
+    /// Writes the engine's frames to the server's unidirectional streams, then executes the engine's commands. A QPACK stream is
+    /// opened for its first instruction: many connections never need one.
     pub(super) fn flush_engine(&mut self) {
-        for (stream, &id) in LocalStream::ALL.into_iter().zip(&self.local) {
+        for stream in LocalStream::ALL {
+            let is_open = self.local[stream as usize].is_some();
+            // Only the type of the stream.
+            const NOTHING: usize = 1;
+            if !is_open && self.engine.pending(stream).len() <= NOTHING {
+                continue;
+            }
+            let Some(id) = self.local_stream(stream) else {
+                continue;
+            };
             let taken = self.quic.write_some(id, self.engine.pending(stream));
             self.engine.advance(stream, taken);
         }
@@ -261,7 +279,7 @@ impl Http3Streams {
 
     /// Called when the transport takes more bytes of a stream again.
     pub(super) fn on_writable(&mut self, id: StreamId) {
-        if self.local.contains(&id) {
+        if self.local.contains(&Some(id)) {
             return;
         }
         let Self { quic, tails, .. } = self;
