@@ -105,6 +105,26 @@ impl Client {
     }
 
     fn connect_with(port: u16, transport: TransportSettings) -> Self {
+        let mut client = Self::begin(port, transport);
+        client.until(|client| client.is_connected);
+        let settings = [&[0][..], &Frame::settings(&[]).bytes()].concat();
+        let control = client.quic(|quic| quic.open_unidirectional());
+        client.write(control.expect("servers allow three"), &settings, false);
+        client
+    }
+
+    /// Sends a ClientHello and waits for an answer, to which it says nothing: the handshake never ends.
+    pub(crate) fn half_open(port: u16) -> Self {
+        let mut client = Self::begin(port, TransportSettings::default());
+        client.send_datagrams();
+        let set = client.socket.set_read_timeout(Some(PATIENCE));
+        set.expect("the time is not zero");
+        let answer = client.socket.recv(&mut [0; 2048]);
+        answer.expect("the server answers");
+        client
+    }
+
+    fn begin(port: u16, transport: TransportSettings) -> Self {
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("the provider has TLS 1.3")
@@ -134,7 +154,7 @@ impl Client {
         let index = endpoint
             .connect(Instant::now(), remote, tls, &transport)
             .expect("the configuration is good");
-        let mut client = Self {
+        Self {
             socket,
             endpoint,
             index,
@@ -144,12 +164,7 @@ impl Client {
             is_closed: false,
             reads: true,
             buffer: Vec::new(),
-        };
-        client.until(|client| client.is_connected);
-        let settings = [&[0][..], &Frame::settings(&[]).bytes()].concat();
-        let control = client.quic(|quic| quic.open_unidirectional());
-        client.write(control.expect("servers allow three"), &settings, false);
-        client
+        }
     }
 
     fn quic<R>(&mut self, use_it: impl FnOnce(&mut h2o_quic::Connection) -> R) -> R {
