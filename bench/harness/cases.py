@@ -184,7 +184,11 @@ class Case:
         if self.scheme == "https":
             needs.add("tls12" if self.tls == "1.2" else "tls13")
         if self.path.startswith("/script"):
-            needs |= {"script", "dos-detector"} if self.path.startswith("/script-guard/") else {"script"}
+            needs.add("script")
+            if self.path.startswith("/script-guard/"):
+                needs.add("dos-detector")
+            if self.path.startswith("/script-fetch/"):
+                needs.add(f"script-fetch-{self.protocol}")
         elif self.status == 301:
             needs.add("redirect")
         elif size_of_name(self.path) > BULK:
