@@ -7,10 +7,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use h2o_exchange::BackgroundService;
 use h2o_log::{LineLimit, reason, report};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 
 use super::store::{VariantStore, room};
 use super::{WantedVariant, shown};
@@ -26,6 +27,18 @@ const PAUSE: Duration = Duration::from_secs(60);
 const NICE: i32 = 10;
 /// How many forms are made before the directory is looked at again, where other processes make forms as well.
 const UNSEEN: u32 = 64;
+
+/// The times of a form that was just used.
+const USED_NOW: Timestamps = Timestamps {
+    last_access: Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_OMIT,
+    },
+    last_modification: Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_NOW,
+    },
+};
 
 /// Compresses what a store wants while it runs.
 pub(super) struct Maker(pub(super) Arc<VariantStore>);
@@ -98,12 +111,9 @@ fn run(store: &VariantStore) {
             }
             (std::mem::take(&mut queue.used), queue.wanted.pop_front())
         };
-        let now = SystemTime::now();
         for variant in used {
             // The time of modification says when a form was last used. It may have been removed.
-            if let Ok(file) = OpenOptions::new().append(true).open(variant.file()) {
-                let _ = file.set_modified(now);
-            }
+            let _ = utimensat(CWD, variant.path(), &USED_NOW, AtFlags::empty());
         }
         let Some(wanted) = next else {
             store.queue().is_paused = false;
