@@ -119,6 +119,15 @@ impl FastcgiExchange {
     /// of the request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
+            // Content that is there goes into the same write as what is before it, and so does the end: a request without
+            // content costs one write.
+            let mut is_starved = false;
+            while self.out.len() < PIECE && !is_starved && !matches!(self.content, Content::Ended) {
+                is_starved = self.poll_content(context)?.is_pending();
+            }
+            if self.out.is_empty() {
+                return Ok(is_starved);
+            }
             while !self.out.is_empty() {
                 match self.connection.stream.poll_send(context, &self.out) {
                     Poll::Pending => return Ok(false),
@@ -135,12 +144,6 @@ impl FastcgiExchange {
                         return Ok(false);
                     }
                 }
-            }
-            if matches!(self.content, Content::Ended) {
-                return Ok(false);
-            }
-            if self.poll_content(context)?.is_pending() {
-                return Ok(true);
             }
         }
     }
