@@ -64,7 +64,7 @@ impl Maker<'_> {
         let mut is_empty = false;
         loop {
             is_empty |= self.sequence(depth);
-            if self.input.is_empty() || self.items >= MOST_ITEMS || self.byte() % 3 != 0 {
+            if self.input.is_empty() || self.items >= MOST_ITEMS || !self.byte().is_multiple_of(3) {
                 return is_empty;
             }
             self.out.push('|');
