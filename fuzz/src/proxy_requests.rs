@@ -138,6 +138,7 @@ fn forward(proxied: &Proxied, options: Options, incoming: &Incoming, protocol: P
     match protocol {
         Protocol::Http1 => outgoing.over_http1(),
         Protocol::Http2 | Protocol::Http3 => outgoing.over_http2(),
+        Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
     }
 }
 

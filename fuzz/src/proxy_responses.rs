@@ -32,6 +32,7 @@ pub fn proxy_responses(input: &[u8]) {
             frames = http2_messages::write_response(text, options.framing());
             &frames
         }
+        Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
     };
     let proxied = options.proxied();
     let ask = |client| ask(&proxied, options, client);

@@ -21,7 +21,9 @@ impl Outgoing<'_> {
         match self.protocol {
             Protocol::Http1 if self.asks_for_tunnel() && !self.is_connect() => "GET",
             Protocol::Http2 | Protocol::Http3 if self.asks_for_tunnel() => "CONNECT",
-            Protocol::Http1 | Protocol::Http2 | Protocol::Http3 => self.request.method.as_str(),
+            Protocol::Http1 | Protocol::Http2 | Protocol::Http3 | Protocol::Fastcgi => {
+                self.request.method.as_str()
+            }
         }
     }
 

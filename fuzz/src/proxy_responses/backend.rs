@@ -45,6 +45,7 @@ impl Request<'_> {
         match self.options.backend() {
             Protocol::Http1 => self.read_http1(pieces),
             Protocol::Http2 | Protocol::Http3 => self.read_http2(pieces),
+            Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
         }
     }
 

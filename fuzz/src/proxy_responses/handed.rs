@@ -98,6 +98,7 @@ impl Handed<'_> {
             _ if !opens_protocol => self.head.status,
             Protocol::Http1 => StatusCode::SWITCHING_PROTOCOLS,
             Protocol::Http2 | Protocol::Http3 => StatusCode::OK,
+            Protocol::Fastcgi => unreachable!("no client speaks FastCGI"),
         };
         status.digits().to_vec()
     }

@@ -41,6 +41,7 @@ pub(super) fn ask(proxied: &Proxied, options: Options, client: Protocol) -> Opti
             let (_, _, request) = http2_server(asks);
             request
         }
+        Protocol::Fastcgi => unreachable!("no client speaks FastCGI"),
     };
     let mut asked = Request {
         proxied,
@@ -151,6 +152,7 @@ impl Request<'_> {
         match self.client {
             Protocol::Http1 => handed.by_http1(&exchange, response),
             Protocol::Http2 | Protocol::Http3 => handed.by_http2(&exchange, response),
+            Protocol::Fastcgi => unreachable!("no client speaks FastCGI"),
         }
     }
 }
