@@ -1,6 +1,9 @@
 //! X.509 certificates of authorities, listeners and backends.
 
-use h2o_tls::{Certificate, ocsp_validity, same_name, same_public_key};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use h2o_tls::{Certificate, OcspError, OcspSubject, same_name, same_public_key};
 
 /// The parts that are read of a certificate lie within its bytes, and comparing names is symmetric.
 ///
@@ -29,7 +32,8 @@ pub fn certificate(input: &[u8]) {
     let key = certificate.subject_public_key_info;
     let _ = same_public_key(key, key);
     let _ = certificate.common_name();
-    let _ = certificate.has_ocsp_responder();
+    let _ = certificate.ocsp_responder();
+    let _ = certificate.may_sign_ocsp_responses();
     let names = certificate.alternative_names();
     let count = names.map_or(0, Iterator::count);
     assert!(count <= input.len());
@@ -38,18 +42,29 @@ pub fn certificate(input: &[u8]) {
     assert!(!certificate.may_issue_plainly(1) || certificate.may_issue_plainly(0));
 }
 
-/// The serial number of the certificate that the seed responses are about.
-const SERIAL: &[u8] = &[0x12, 0x34];
+/// The certificate that the seeds are about, and its issuer, in PEM form.
+pub const OCSP_CHAIN: &[u8] = include_bytes!("ocsp_chain.pem");
 
-/// An OCSP response is accepted only if its bytes end where its structure ends: one byte more or less is refused.
+/// When the seeds are valid, as time since the Unix epoch.
+pub const OCSP_TIME: Duration = Duration::from_secs(1_795_627_009);
+
+/// A response is read to its end or refused, and one that counts is neither part of a longer one nor contains a shorter one.
 ///
 /// # Panics
 /// If an invariant is violated.
 pub fn ocsp_response(input: &[u8]) {
-    let valid = ocsp_validity(input, SERIAL);
-    let longer = [input, &[0]].concat();
-    assert!(valid.is_none() || ocsp_validity(&longer, SERIAL).is_none());
-    if let Some((_, shorter)) = input.split_last() {
-        assert!(valid.is_none() || ocsp_validity(shorter, SERIAL).is_none());
+    static SUBJECT: LazyLock<OcspSubject> =
+        LazyLock::new(|| OcspSubject::of_pem(OCSP_CHAIN).expect("the file has both certificates"));
+    let subject = &*SUBJECT;
+    let counts = |response: &[u8]| subject.check(response, OCSP_TIME).is_ok();
+    if !counts(input) {
+        return;
     }
+    assert!(!counts(&[input, &[0]].concat()));
+    if let Some((_, shorter)) = input.split_last() {
+        assert_eq!(subject.check(shorter, OCSP_TIME), Err(OcspError::Malformed));
+    }
+    // What counts has been signed for this time.
+    let ended = subject.check(input, Duration::from_secs(u64::from(u32::MAX) << 4));
+    assert!(ended.is_err() || ended.is_ok_and(|status| status.until.is_none()));
 }

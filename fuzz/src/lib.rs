@@ -42,7 +42,7 @@ pub use acl::acl;
 pub use additions::{htpasswd, rewrite};
 pub use backend_url::backend_url;
 pub use capsules::capsules;
-pub use certificate::{certificate, ocsp_response};
+pub use certificate::{OCSP_CHAIN, OCSP_TIME, certificate, ocsp_response};
 pub use chunked_body::chunked_body;
 pub use client_hello::client_hello;
 pub use conditional::conditional;

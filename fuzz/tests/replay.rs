@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use h2o_fuzz::Target;
+use h2o_tls::{OcspError, OcspSubject};
 
 /// Number of mutations for each target: enough to find shallow faults; libFuzzer searches for deeper ones.
 const MUTATIONS: u64 = 20_000;
@@ -196,5 +197,29 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
         usize::try_from(mixed % limit as u64).expect("below a usize")
+    }
+}
+
+#[test]
+fn seeds_of_ocsp_responses_reach_every_kind_of_signer() {
+    let subject = OcspSubject::of_pem(h2o_fuzz::OCSP_CHAIN).unwrap();
+    let seeds: [(&[u8], Result<bool, OcspError>); 4] = [
+        (include_bytes!("../corpus/ocsp_response/good"), Ok(false)),
+        (
+            include_bytes!("../corpus/ocsp_response/delegated"),
+            Ok(false),
+        ),
+        (
+            include_bytes!("../corpus/ocsp_response/revoked-open-ended"),
+            Ok(true),
+        ),
+        (
+            include_bytes!("../corpus/ocsp_response/try-later"),
+            Err(OcspError::Refused(3)),
+        ),
+    ];
+    for (seed, want) in seeds {
+        let status = subject.check(seed, h2o_fuzz::OCSP_TIME);
+        assert_eq!(status.map(|status| status.is_revoked), want);
     }
 }

@@ -17,7 +17,12 @@ impl OcspAuthority {
     /// Makes the keys and certificates of the authority and of a server; `name` is the DNS name of the server.
     #[must_use]
     pub fn new(folder: &Folder, name: &str) -> Self {
-        let port = free_port();
+        Self::with_responder(folder, name, free_port())
+    }
+
+    /// The same, with a port for the responder.
+    #[must_use]
+    pub fn with_responder(folder: &Folder, name: &str, port: u16) -> Self {
         let file = |name: &str| folder.name_of(name);
         let (ca, ca_key) = (file("ca.crt"), file("ca.key"));
         let curve = [
@@ -63,7 +68,34 @@ impl OcspAuthority {
         self.port
     }
 
-    /// Starts the OCSP responder. Its responses are valid for a day.
+    /// A response that is valid for a day, made without a responder. `serial`: that of the certificate that it is about; `signer`: the
+    /// name, without suffix, of the files with the signer's certificate and key.
+    ///
+    /// # Panics
+    /// If `openssl` is not installed.
+    #[must_use]
+    pub fn response(&self, folder: &Folder, serial: &str, signer: &str) -> Vec<u8> {
+        let file = |name: &str| folder.name_of(name);
+        folder.write(
+            "one",
+            format!("V\t391231235959Z\t\t{serial}\tunknown\t/CN=a\n"),
+        );
+        let number = format!("0x{serial}");
+        let ask = ["ocsp", "-no_nonce", "-issuer", &file("ca.crt")];
+        let request = file("request");
+        let _ = openssl(&[&ask[..], &["-serial", &number, "-reqout", &request]].concat()).success();
+        let (certificate, key) = (
+            file(&format!("{signer}.crt")),
+            file(&format!("{signer}.key")),
+        );
+        let index = ["ocsp", "-index", &file("one"), "-CA", &file("ca.crt")];
+        let by = ["-rsigner", &certificate, "-rkey", &key, "-ndays", "1"];
+        let files = ["-reqin", &request, "-respout", &file("response")];
+        let _ = openssl(&[&index[..], &by, &files].concat()).success();
+        std::fs::read(file("response")).expect("openssl has written it")
+    }
+
+    /// Starts the responder. Its responses are valid for a day.
     ///
     /// # Panics
     /// If `openssl` is not installed.

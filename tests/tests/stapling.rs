@@ -1,9 +1,10 @@
-//! OCSP stapling, with OpenSSL as responder and as client.
+//! OCSP stapling, with the responder and the client of OpenSSL, and with responders that answer badly.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
 
-use h2o_tests::{Folder, OcspAuthority, Server, Setup, eventually, openssl, run};
+use h2o_tests::{Backend, Folder, OcspAuthority, Server, Setup, eventually, openssl, run};
 
 /// The settings of a server with the authority's certificate; `attributes` are further attributes of `ssl`.
 fn setup(folder: Folder, attributes: &str) -> Setup {
@@ -51,6 +52,8 @@ fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
         folder,
         "ocsp-update-interval: 1\n    ocsp-max-failures: 1000000",
     )
+    // The server runs no program for it.
+    .variable("PATH", "")
     .start();
     // The OCSP responder has not been started yet.
     server.wait_for_message(&format!(
@@ -116,7 +119,10 @@ fn a_command_gets_the_certificate_and_its_failures_count_as_it_says() {
     let cases = [
         ("exit 1", "[OCSP Stapling] disabled for certificate file:"),
         ("exit 75", "reusing old response"),
-        ("echo no response", "is malformed, not of this certificate"),
+        (
+            "echo no response",
+            "the response from the command does not count: the answer is not an OCSP response",
+        ),
         (
             "cat /dev/zero",
             "took more than 60 seconds, or wrote more than",
@@ -135,6 +141,166 @@ fn a_command_gets_the_certificate_and_its_failures_count_as_it_says() {
     let server = setup(folder, "ocsp-update-cmd: no-such-program-here").start();
     server.wait_for_message("[OCSP Stapling] failed to run no-such-program-here: ");
     server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
+}
+
+/// A responder that answers every request with an octet string of the test.
+struct BadResponder {
+    answer: Arc<Mutex<Vec<u8>>>,
+    backend: Backend,
+}
+
+impl BadResponder {
+    fn new() -> Self {
+        let answer = Arc::new(Mutex::new(Vec::new()));
+        let current = Arc::clone(&answer);
+        let backend = Backend::start(move |talk| {
+            while talk.read_request().is_some() {
+                let answer = current.lock().expect("nobody panics with it").clone();
+                if answer.is_empty() {
+                    // The connection is closed.
+                    return;
+                }
+                talk.send(answer);
+            }
+        });
+        Self { answer, backend }
+    }
+
+    /// Answers with a response of status 200 from now on.
+    fn answer(&self, content: &[u8]) {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/ocsp-response\r\ncontent-length: {}\r\n\r\n",
+            content.len()
+        );
+        *self.answer.lock().expect("nobody panics with it") = [head.as_bytes(), content].concat();
+    }
+}
+
+#[test]
+fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
+    let folder = Folder::new();
+    let responder = BadResponder::new();
+    let authority = OcspAuthority::with_responder(&folder, "a.test", responder.backend.port());
+    // Another authority of the same name.
+    let file = |name: &str| folder.name_of(name);
+    let key = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+    ];
+    let names = [
+        "-subj",
+        "/CN=ca",
+        "-keyout",
+        &file("other.key"),
+        "-out",
+        &file("other.crt"),
+    ];
+    let _ = openssl(&[&["req", "-x509"][..], &key, &names].concat()).success();
+    // A responder that the authority has certified, and one that has another purpose.
+    for (name, purpose) in [("delegate", "OCSPSigning"), ("server", "serverAuth")] {
+        let purpose = format!("extendedKeyUsage={purpose}");
+        let (out, out_key) = (file(&format!("{name}.crt")), file(&format!("{name}.key")));
+        let by = [
+            "-subj",
+            "/CN=responder",
+            "-keyout",
+            &out_key,
+            "-out",
+            &out,
+            "-CA",
+            &file("ca.crt"),
+            "-CAkey",
+            &file("ca.key"),
+            "-addext",
+            &purpose,
+        ];
+        let _ = openssl(&[&["req", "-x509"][..], &key, &by].concat()).success();
+    }
+    let make = |serial, signer| authority.response(&folder, serial, signer);
+    let good = make("1234", "ca");
+    let cases: [(&str, Vec<u8>); 6] = [
+        (
+            "the answer is not an OCSP response",
+            b"<html>not found</html>".to_vec(),
+        ),
+        (
+            "the response is not of this certificate",
+            make("1235", "ca"),
+        ),
+        (
+            "the response is signed neither by the issuer nor by",
+            make("1234", "other"),
+        ),
+        (
+            "the response is signed neither by the issuer nor by",
+            make("1234", "server"),
+        ),
+        (
+            "the responder answered with tryLater",
+            vec![0x30, 3, 0x0a, 1, 3],
+        ),
+        (
+            "the response is longer than 65536",
+            [&good[..], &vec![0; 65_536]].concat(),
+        ),
+    ];
+    let delegated = make("1234", "delegate");
+    responder.answer(&cases[0].1);
+    let server = setup(
+        folder,
+        "ocsp-update-interval: 1\n    ocsp-max-failures: 1000000",
+    )
+    .start();
+    for (message, answer) in cases {
+        responder.answer(&answer);
+        server.wait_for_message(message);
+        wait_for(&server, NONE);
+    }
+    responder.answer(&delegated);
+    wait_for(&server, GOOD);
+    // It stays while the responder refuses, speaks nonsense, or closes connections.
+    let failures = || server.messages().matches("reusing old response").count();
+    for answer in [
+        &b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"[..],
+        b"no status line\r\n\r\n",
+        b"",
+    ] {
+        *responder.answer.lock().expect("nobody panics with it") = answer.to_vec();
+        let before = failures();
+        eventually("two failures", || (failures() > before + 1).then_some(()));
+    }
+    wait_for(&server, GOOD);
+}
+
+#[test]
+fn a_responder_that_never_answers_delays_nobody() {
+    let folder = Folder::new();
+    let silent = Backend::start(|talk| talk.read_to_end());
+    let _ = OcspAuthority::with_responder(&folder, "a.test", silent.port());
+    let mut server = setup(folder, "").start();
+    silent.wait_for("POST / HTTP/1.1");
+    wait_for(&server, NONE);
+    server.reload();
+    wait_for(&server, NONE);
+    server.terminate();
+    let status = server.wait(std::time::Duration::from_secs(30));
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_certificate_without_its_issuer_is_not_asked_for() {
+    let folder = Folder::new();
+    let responder = BadResponder::new();
+    let _ = OcspAuthority::with_responder(&folder, "a.test", responder.backend.port());
+    folder.write("chain", folder.read("a.crt"));
+    let server = setup(folder, "ocsp-update-interval: 1").start();
+    server.wait_for_message("the file has no certificate of the issuer; append it");
+    server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
+    wait_for(&server, NONE);
+    assert_eq!(responder.backend.connections(), 0);
 }
 
 #[test]

@@ -18,3 +18,13 @@ pub fn installation_root() -> PathBuf {
         .and_then(Path::parent);
     prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
 }
+
+/// The path of a command that the configuration names. H2O compatibility: an absolute path is taken as it is, another one
+/// with a slash is below the installation's directory, and a name without a slash is looked for in `PATH`.
+#[must_use]
+pub fn command_path(command: &str) -> PathBuf {
+    match command.contains('/') {
+        true => installation_root().join(command),
+        false => command.into(),
+    }
+}

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 pub use direct::{APPLICATION_DIRECTORY, APPLICATION_HELPER, RunningCommand, SocketSpec};
-pub use installation::installation_root;
+pub use installation::{command_path, installation_root};
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 pub use message::{Message, receive as receive_message, send as send_message};
 pub use rotation::{Rotation, has_birth_time};

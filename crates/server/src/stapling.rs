@@ -1,9 +1,10 @@
-//! Fetches OCSP responses (staples) for certificates by running a command; each fetch has a thread of its own.
+//! Fetches OCSP responses, a thread for each fetch: asks the responder, or runs the command that the configuration names.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -12,12 +13,10 @@ use std::time::{Duration, Instant};
 use h2o_exchange::Clock;
 use h2o_log::{reason, report};
 use h2o_tls::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
+use h2o_upstream::Post;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Name of the command of this program that fetches an OCSP response.
-const FETCHER: &str = "fetch-ocsp-response";
-
-/// How long a command that fetches an OCSP response may take.
+/// How long a responder or a command may take.
 const FETCH_TIME: Duration = Duration::from_secs(60);
 
 /// Largest size of an OCSP response that is accepted, in bytes.
@@ -50,14 +49,14 @@ impl StapleFetches {
             if Arc::strong_count(&self.running) > limit {
                 return;
             }
-            let Some(fetch) = staple.poll(now) else {
+            if !staple.poll(now) {
                 continue;
-            };
+            }
             let running = Arc::clone(&self.running);
             let run = {
                 let staple = Arc::clone(&staple);
                 move || {
-                    update(&staple, &fetch);
+                    update(&staple);
                     drop(running);
                 }
             };
@@ -83,14 +82,20 @@ impl Failure {
     }
 }
 
-fn update(staple: &Staple, fetch: &StapleFetch) {
-    let fetched = obtain(staple, fetch).map_err(|failure| {
+fn update(staple: &Staple) {
+    let fetched = obtain(staple).map_err(|failure| {
         if let Some(text) = failure.text {
             report!(error, "[OCSP Stapling] {text}");
         }
         failure.kind
     });
     let file = staple.file();
+    if fetched.as_ref().is_ok_and(OcspResponse::is_revoked) {
+        report!(
+            error,
+            "[OCSP Stapling] the responder says that the certificate has been revoked; certificate file:{file}"
+        );
+    }
     match staple.finish(fetched, Clock::default().unix()) {
         StapleChange::Updated => report!(
             notice,
@@ -119,7 +124,7 @@ pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
         say(&format!(
             "[OCSP Stapling] testing for certificate file:{file}"
         ));
-        let outcome = match obtain(staple, &staple.fetch()) {
+        let outcome = match obtain(staple) {
             Ok(_) => "stapling works for",
             Err(failure) => {
                 if let Some(text) = failure.text {
@@ -135,35 +140,52 @@ pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
     }
 }
 
-/// Fetches an OCSP response, and accepts it only if it can be stapled now.
-fn obtain(staple: &Staple, fetch: &StapleFetch) -> Result<OcspResponse, Failure> {
-    let response = run(fetch)?;
+/// Fetches a response, and accepts only one that can be stapled now.
+fn obtain(staple: &Staple) -> Result<OcspResponse, Failure> {
+    let file = staple.file();
+    let fetch = staple.fetch().map_err(|error| {
+        Failure::said(
+            FetchFailure::Permanent,
+            format!("{error}; certificate file:{file}"),
+        )
+    })?;
+    let (response, from) = match &fetch {
+        StapleFetch::Ask { url, request } => (ask(url, request)?, &**url),
+        StapleFetch::Run(command) => (run(command, file)?, "the command"),
+    };
     let accepted = staple.accept(response, Clock::default().unix());
-    accepted.ok_or_else(|| {
-        let file = staple.file();
-        let text = format!(
-            "the response for certificate file:{file} is malformed, not of this certificate, or not valid now"
-        );
+    accepted.map_err(|error| {
+        let text =
+            format!("the response from {from} does not count: {error}; certificate file:{file}");
         Failure::said(FetchFailure::Temporary, text)
     })
 }
 
-/// Runs the command that fetches an OCSP response, and returns its output.
-fn run(fetch: &StapleFetch) -> Result<Vec<u8>, Failure> {
-    // The reason why a command cannot be run will not go away, so there are no more attempts.
+/// Asks a responder.
+fn ask(url: &str, request: &[u8]) -> Result<Vec<u8>, Failure> {
+    let post = Post {
+        url,
+        content_type: "application/ocsp-request",
+        content: request,
+        time: FETCH_TIME,
+        longest: LONGEST,
+    };
+    post.send().map_err(|error| {
+        let text = format!("no response from {url}: {error}");
+        Failure::said(FetchFailure::Temporary, text)
+    })
+}
+
+/// Runs a command with a certificate file as its input, and returns what it has written.
+fn run(command: &Path, file: &str) -> Result<Vec<u8>, Failure> {
+    // What keeps a command from being run will not change, so there are no more attempts.
     let failed = |text| Failure::said(FetchFailure::Permanent, text);
-    let input = h2o_opener::open(fetch.file.as_ref().as_ref()).map_err(|error| {
-        let (file, reason) = (&fetch.file, reason(&error));
+    let input = h2o_opener::open(file.as_ref()).map_err(|error| {
+        let reason = reason(&error);
         failed(format!("failed to read certificate file:{file}: {reason}"))
     })?;
-    let (mut command, name) = match &fetch.command {
-        Some(path) => (Command::new(path), path.display().to_string()),
-        None => {
-            let mut command = Command::new("/proc/self/exe");
-            command.arg0(FETCHER);
-            (command, FETCHER.to_owned())
-        }
-    };
+    let name = command.display();
+    let mut command = Command::new(command);
     command
         .stdin(input)
         .stdout(Stdio::piped())

@@ -17,6 +17,7 @@ mod clock;
 mod error;
 mod groups;
 mod handshake;
+mod ocsp;
 mod record;
 mod resumption;
 mod server;
@@ -34,6 +35,7 @@ pub use client::{TlsClient, TlsClientError, TlsClientSettings, authority_client,
 pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;
+pub use ocsp::{OcspError, OcspStatus, OcspSubject};
 pub use record::kernel::{
     DIRECTIVES as OFFLOAD_DIRECTIVES, KernelAction, KernelKeys, OFFLOADED_FILE_LEN,
     OffloadSettings, is_supported as has_kernel_tls,
@@ -48,8 +50,7 @@ pub use settings::identity::{ObtainedFiles, acme_names, has_identity, is_pair};
 pub use settings::{ATTRIBUTES, TlsSettings, parse};
 pub use stapling::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 pub use x509::{
-    AlternativeName, Certificate, Element, OcspValidity, PublicKey, Reader, ocsp_validity,
-    same_name, same_public_key,
+    AlternativeName, Certificate, Element, PublicKey, Reader, same_name, same_public_key,
 };
 
 /// The SHA-256 digest of some bytes.

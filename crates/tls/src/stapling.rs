@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use h2o_config::{Attributes, Error, Node, Unit};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
-use crate::x509::{Certificate, ocsp_validity};
-
-/// How far the clock of an OCSP responder may be ahead, in seconds.
-const CLOCK_DIFFERENCE: i64 = 300;
+use crate::ocsp::{OcspError, OcspStatus, OcspSubject};
+use crate::x509::Certificate;
 
 /// The `ocsp-*` attributes of an `ssl` mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub(crate) struct StaplingSettings {
     pub(crate) interval: Option<Duration>,
     /// How many fetches in a row may fail while the last response is still used.
     pub(crate) max_failures: u32,
-    /// The command that fetches responses; `None`: the command `fetch-ocsp-response` of this program.
+    /// The command that fetches responses; `None`: the server asks the responder.
     pub(crate) command: Option<Box<str>>,
 }
 
@@ -60,7 +59,10 @@ impl StaplingSettings {
 #[derive(Debug)]
 pub struct Staple {
     file: Box<str>,
-    leaf: Vec<u8>,
+    /// The certificates of the file.
+    chain: Vec<CertificateDer<'static>>,
+    /// Which response counts; an error if the issuer is missing.
+    subject: Result<OcspSubject, OcspError>,
     settings: StaplingSettings,
     /// The number of the present response, which changes with each new response; 0 if there is no response.
     version: AtomicU64,
@@ -79,21 +81,25 @@ struct StapleState {
     is_given_up: bool,
 }
 
-/// An OCSP response that belongs to its certificate, and was valid when it was accepted.
+/// An OCSP response that is of its certificate, signed by somebody who may, and was valid when it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OcspResponse {
     bytes: Vec<u8>,
-    /// The end of the response's validity, in seconds since the Unix epoch; `None` if the response does not name an end.
-    until: Option<i64>,
+    status: OcspStatus,
 }
 
 /// How to fetch an OCSP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StapleFetch {
-    /// The file with the certificates for which a response is to be fetched, in PEM form.
-    pub file: Box<str>,
-    /// The command to run; `None`: the command `fetch-ocsp-response` of this program.
-    pub command: Option<PathBuf>,
+pub enum StapleFetch {
+    /// Ask the responder.
+    Ask {
+        /// Where to send the request, by POST.
+        url: Box<str>,
+        /// The request in DER.
+        request: Vec<u8>,
+    },
+    /// Run this command, which reads the file of the certificate from its standard input.
+    Run(PathBuf),
 }
 
 /// How the fetch of an OCSP response has failed.
@@ -122,24 +128,29 @@ pub enum StapleChange {
 static STAPLES: Mutex<Vec<Weak<Staple>>> = Mutex::new(Vec::new());
 
 impl Staple {
-    /// Returns the staple of a certificate; `None` if there is nothing to fetch: stapling is off, or neither the certificate names a
-    /// responder nor the settings a command.
-    pub(crate) fn of(file: &str, leaf: &[u8], settings: &StaplingSettings) -> Option<Arc<Self>> {
+    /// The staple of the first certificate of a chain; `None` if there is nothing to fetch: stapling is off, or neither the
+    /// certificate names a responder nor the settings a command.
+    pub(crate) fn of(
+        file: &str,
+        chain: &[CertificateDer<'static>],
+        settings: &StaplingSettings,
+    ) -> Option<Arc<Self>> {
         settings.interval?;
-        if settings.command.is_none() && !Certificate::parse(leaf)?.has_ocsp_responder() {
-            return None;
+        if settings.command.is_none() {
+            Certificate::parse(chain.first()?)?.ocsp_responder()?;
         }
         let mut staples = STAPLES.lock().unwrap_or_else(PoisonError::into_inner);
         staples.retain(|staple| staple.strong_count() > 0);
         let is_same = |staple: &Arc<Self>| {
-            *staple.file == *file && staple.leaf == leaf && staple.settings == *settings
+            *staple.file == *file && staple.chain == chain && staple.settings == *settings
         };
         if let Some(staple) = staples.iter().filter_map(Weak::upgrade).find(is_same) {
             return Some(staple);
         }
         let staple = Arc::new(Self {
             file: file.into(),
-            leaf: leaf.to_vec(),
+            chain: chain.to_vec(),
+            subject: OcspSubject::of_chain(chain),
             settings: settings.clone(),
             version: AtomicU64::new(0),
             state: Mutex::default(),
@@ -170,40 +181,46 @@ impl Staple {
     /// Removes a response that is no longer valid. `now`: time since the Unix epoch.
     pub fn drop_stale(&self, now: Duration) {
         let mut state = self.state();
-        let is_stale = |response: &OcspResponse| is_over(response.until, now);
+        let is_stale = |response: &OcspResponse| is_over(response.status.until, now);
         if state.response.as_ref().is_some_and(is_stale) {
             self.set(&mut state, None);
         }
     }
 
-    /// Returns how to fetch a response, if a fetch is due; [`Staple::finish`] must be called afterwards. `now`: time since the
-    /// Unix epoch.
-    pub fn poll(&self, now: Duration) -> Option<StapleFetch> {
+    /// Whether it is time to fetch a response; if so, [`Staple::finish`] must be called afterwards. `now`: time since the Unix
+    /// epoch.
+    pub fn poll(&self, now: Duration) -> bool {
         let mut state = self.state();
         if state.is_fetching || state.is_given_up || now < state.next {
-            return None;
+            return false;
         }
         state.is_fetching = true;
-        Some(self.fetch())
+        true
     }
 
-    /// Returns how to fetch a response, whether or not a fetch is due.
-    pub fn fetch(&self) -> StapleFetch {
-        let command = self.settings.command.as_deref();
-        StapleFetch {
-            file: self.file.clone(),
-            command: command.map(command_path),
+    /// Returns how to fetch a response.
+    ///
+    /// # Errors
+    /// No response could be checked, since the file has no certificate of the issuer.
+    pub fn fetch(&self) -> Result<StapleFetch, OcspError> {
+        let subject = self.subject.as_ref().map_err(|error| *error)?;
+        if let Some(command) = &self.settings.command {
+            return Ok(StapleFetch::Run(h2o_opener::command_path(command)));
         }
+        Ok(StapleFetch::Ask {
+            url: subject.responder().unwrap_or_default().into(),
+            request: subject.request(),
+        })
     }
 
-    /// Checks the octets of an OCSP response; `None` if the response is malformed, of another certificate, or not valid now.
-    /// `now`: time since the Unix epoch.
-    pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Option<OcspResponse> {
-        let certificate = Certificate::parse(&self.leaf)?;
-        let validity = ocsp_validity(&bytes, certificate.serial)?;
-        let has_begun = validity.from <= seconds(now).saturating_add(CLOCK_DIFFERENCE);
-        let until = validity.until;
-        (has_begun && !is_over(until, now)).then_some(OcspResponse { bytes, until })
+    /// Checks the octets of an OCSP response. `now`: time since the Unix epoch.
+    ///
+    /// # Errors
+    /// Why the response does not count.
+    pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Result<OcspResponse, OcspError> {
+        let subject = self.subject.as_ref().map_err(|error| *error)?;
+        let status = subject.check(&bytes, now)?;
+        Ok(OcspResponse { bytes, status })
     }
 
     /// Handles the end of a fetch. `fetched`: a response that [`Staple::accept`] has returned, or how the fetch has failed. `now`:
@@ -220,7 +237,7 @@ impl Staple {
         match fetched {
             Ok(response) => {
                 state.failures = 0;
-                let half = half_of_rest(response.until, now);
+                let half = half_of_rest(response.status.until, now);
                 state.next = now.saturating_add(interval.min(half));
                 self.set(&mut state, Some(response));
                 return StapleChange::Updated;
@@ -255,16 +272,7 @@ fn is_over(until: Option<i64>, now: Duration) -> bool {
     until.is_some_and(|until| until <= seconds(now))
 }
 
-/// The path of the command that the configuration names. H2O compatibility: an absolute path is taken as it is, another one
-/// with a slash is below the installation's directory, and a name without a slash is looked for in `PATH`.
-fn command_path(command: &str) -> PathBuf {
-    match command.contains('/') {
-        true => h2o_opener::installation_root().join(command),
-        false => command.into(),
-    }
-}
-
-/// A certificate with its key, as clients get it: with the OCSP response that is stapled to it.
+/// A certificate with its key, as it is presented: with the response that is stapled to it.
 #[derive(Debug)]
 pub(crate) struct PresentedKey {
     key: Arc<CertifiedKey>,
@@ -317,6 +325,14 @@ impl PresentedKey {
     }
 }
 
+impl OcspResponse {
+    /// Whether it says that the certificate has been revoked.
+    #[must_use]
+    pub const fn is_revoked(&self) -> bool {
+        self.status.is_revoked
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,21 +357,25 @@ mod tests {
     fn a_response_is_dropped_at_its_end_even_if_nothing_is_fetched() {
         let staple = Staple {
             file: "a".into(),
-            leaf: Vec::new(),
+            chain: Vec::new(),
+            subject: Err(OcspError::NoCertificate),
             settings: StaplingSettings::default(),
             version: AtomicU64::new(0),
             state: Mutex::default(),
         };
         let response = OcspResponse {
             bytes: vec![1],
-            until: Some(100),
+            status: OcspStatus {
+                until: Some(100),
+                is_revoked: false,
+            },
         };
         staple.set(&mut staple.state(), Some(response));
-        assert!(staple.poll(Duration::ZERO).is_some());
+        assert!(staple.poll(Duration::ZERO));
         for (now, has_response) in [(99, true), (100, false)] {
             let now = Duration::from_secs(now);
             staple.drop_stale(now);
-            assert_eq!(staple.poll(now), None, "it is being fetched");
+            assert!(!staple.poll(now), "it is being fetched");
             assert_eq!(staple.state().response.is_some(), has_response);
             assert_eq!(staple.version.load(Ordering::Acquire) != 0, has_response);
         }

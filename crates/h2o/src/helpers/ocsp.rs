@@ -1,14 +1,14 @@
-//! `fetch-ocsp-response [--issuer=FILE] [--openssl=COMMAND] [CERTIFICATE-FILE]`: asks a certificate's OCSP responder for its
-//! status, by means of the program `openssl`. It reads the certificate and its issuer from the file or standard input, and writes
-//! the response in DER to standard output.
+//! `fetch-ocsp-response [--issuer=FILE] [CERTIFICATE-FILE]`: asks the responder of a certificate for its status. Reads the
+//! certificate and its issuer from the file or standard input, and writes the response in DER to standard output.
 
-use std::fs::DirBuilder;
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::time::Duration;
 
-use h2o_log::reason;
+use h2o_exchange::Clock;
+use h2o_log::{reason, report};
+use h2o_tls::OcspSubject;
+use h2o_upstream::Post;
 
 use crate::getopt::{Argument, CommandLine, Known, long};
 use crate::{Failure, print_out};
@@ -16,12 +16,21 @@ use crate::{Failure, print_out};
 /// Exit status (`EX_TEMPFAIL`) if no OCSP response was obtained but a later attempt may succeed.
 const TEMPORARY: u8 = 75;
 
+/// How long the responder may take. The server ends a command after 60 seconds.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// Most octets of a response.
+const LONGEST_RESPONSE: usize = 64 * 1024;
+
+/// Most octets of a file with certificates.
+const LONGEST_FILE: u64 = 1 << 20;
+
 const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
 
 Options:
-  --issuer=FILE        the certificate of the issuer (default: the second one of
-                       CERTIFICATE-FILE)
-  --openssl=COMMAND    the openssl program (default: openssl)
+  --issuer=FILE        the certificate of the issuer (default: it is among the
+                       others of CERTIFICATE-FILE)
+  --openssl=COMMAND    without effect: no program is needed
   --help
 
 CERTIFICATE-FILE is standard input by default. The exit status is 75 if a later
@@ -44,7 +53,7 @@ const KNOWN: &[Known<Flag>] = &[
 /// Fetches an OCSP response and writes it to standard output.
 pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mut line = CommandLine::new("fetch-ocsp-response", KNOWN, arguments);
-    let (mut issuer, mut openssl, mut file) = (None, "openssl".to_owned(), None);
+    let (mut issuer, mut file) = (None, None);
     while let Some(argument) = line.next().map_err(Failure::config)? {
         match argument {
             Argument::Option(Flag::Help, _) => {
@@ -52,148 +61,55 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
                 return Ok(());
             }
             Argument::Option(Flag::Issuer, path) => issuer = path,
-            Argument::Option(Flag::OpenSsl, path) => openssl = path.unwrap_or(openssl),
+            Argument::Option(Flag::OpenSsl, _) => {
+                report!(warning, "--openssl has no effect: no program is needed");
+            }
             Argument::Word(word) => file = Some(word),
             Argument::End => {}
         }
     }
-    let directory = Directory::new()?;
-    let text = read(file.as_deref())?;
-    let mut certificates = certificates(&text);
-    let leaf = certificates
-        .next()
-        .ok_or_else(|| Failure::config("the input has no certificate"))?;
-    let leaf = directory.write("certificate.pem", leaf)?;
-    let issuer = match (issuer, certificates.next()) {
-        (Some(path), _) => PathBuf::from(path),
-        (None, Some(issuer)) => directory.write("issuer.pem", issuer)?,
-        (None, None) => {
-            return Err(Failure::config(
-                "the input has no certificate of the issuer; name one with --issuer",
-            ));
-        }
-    };
-    let fetch = Fetch {
-        openssl: &openssl,
-        certificate: &leaf,
-        issuer: &issuer,
-    };
-    let response = fetch.run(&directory.0.join("response.der"))?;
+    let mut text = read(file.as_deref())?;
+    if let Some(issuer) = issuer {
+        text.push(b'\n');
+        text.extend(read(Some(&issuer))?);
+    }
+    let subject = OcspSubject::of_pem(&text).map_err(|error| Failure::config(error.to_string()))?;
+    let response = fetch(&subject)?;
     let written = std::io::stdout().write_all(&response);
     written.map_err(|error| Failure::system(format!("failed to write: {}", reason(&error))))
 }
 
-fn read(file: Option<&str>) -> Result<String, Failure> {
-    let mut text = String::new();
+fn read(file: Option<&str>) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
     let read = match file {
-        Some(path) => std::fs::read_to_string(path).map(|content| text = content),
-        None => std::io::stdin().read_to_string(&mut text).map(drop),
+        Some(path) => {
+            File::open(path).and_then(|file| file.take(LONGEST_FILE).read_to_end(&mut text))
+        }
+        None => std::io::stdin().take(LONGEST_FILE).read_to_end(&mut text),
     };
     let name = file.unwrap_or("standard input");
     read.map_err(|error| Failure::config(format!("failed to read {name}: {}", reason(&error))))?;
     Ok(text)
 }
 
-/// Finds the certificates in a PEM text.
-fn certificates(text: &str) -> impl Iterator<Item = &str> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
-    let starts = text.match_indices(BEGIN);
-    starts.filter_map(move |(at, _)| {
-        let len = text[at..].find(END)?;
-        Some(&text[at..at + len + END.len()])
-    })
-}
-
-struct Fetch<'a> {
-    openssl: &'a str,
-    certificate: &'a Path,
-    issuer: &'a Path,
-}
-
-impl Fetch<'_> {
-    /// Asks the OCSP responder. `openssl` verifies the response and writes it to the given file.
-    fn run(&self, file: &Path) -> Result<Vec<u8>, Failure> {
-        let mut command = Command::new(self.openssl);
-        command.args(["x509", "-noout", "-ocsp_uri", "-in"]);
-        let output = self.output(command.arg(self.certificate))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let url = text.lines().next().unwrap_or_default();
-        if url.is_empty() {
-            return Err(Failure::config("the certificate names no OCSP responder"));
-        }
-        let mut command = Command::new(self.openssl);
-        command.args(["ocsp", "-no_nonce", "-url", url]);
-        command.arg("-issuer").arg(self.issuer);
-        command.arg("-cert").arg(self.certificate);
-        command.arg("-verify_other").arg(self.issuer);
-        command.arg("-CAfile").arg(self.issuer);
-        command.args(["-partial_chain", "-respout"]).arg(file);
-        let output = self.output(&mut command)?;
-        let said = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        if !output.status.success() || !said.contains("Response verify OK") {
-            return Err(Failure {
-                text: format!("no valid response from {url}:\n{}", said.trim_end()),
-                code: TEMPORARY,
-            });
-        }
-        std::fs::read(file)
-            .map_err(|error| Failure::system(format!("openssl wrote nothing: {}", reason(&error))))
-    }
-
-    fn output(&self, command: &mut Command) -> Result<Output, Failure> {
-        command.output().map_err(|error| {
-            let (program, why) = (self.openssl, reason(&error));
-            Failure::config(format!("failed to run {program}: {why}"))
-        })
-    }
-}
-
-/// A temporary directory for files that `openssl` reads and writes. The directory is removed on drop.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Result<Self, Failure> {
-        let mut number = 0_u64;
-        loop {
-            let name = format!("h2o.ocsp.{}.{number}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // An earlier process with the same id has left a directory of this name behind, so the next name is tried.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                Err(error) => {
-                    return Err(Failure::system(format!(
-                        "failed to create the directory {}: {}",
-                        path.display(),
-                        reason(&error)
-                    )));
-                }
-            }
-        }
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let path = self.0.join(name);
-        let written = std::fs::write(&path, text);
-        written.map_err(|error| {
-            Failure::system(format!(
-                "failed to write {}: {}",
-                path.display(),
-                reason(&error)
-            ))
-        })?;
-        Ok(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // The result is ignored: if files remain, they are in the system's directory for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Asks the responder, and checks its response.
+fn fetch(subject: &OcspSubject) -> Result<Vec<u8>, Failure> {
+    let url = subject
+        .responder()
+        .ok_or_else(|| Failure::config("the certificate names no OCSP responder"))?;
+    let post = Post {
+        url,
+        content_type: "application/ocsp-request",
+        content: &subject.request(),
+        time: PATIENCE,
+        longest: LONGEST_RESPONSE,
+    };
+    let failed = |error: String| Failure {
+        text: format!("no valid response from {url}: {error}"),
+        code: TEMPORARY,
+    };
+    let response = post.send().map_err(failed)?;
+    let checked = subject.check(&response, Clock::default().unix());
+    checked.map_err(|error| failed(error.to_string()))?;
+    Ok(response)
 }

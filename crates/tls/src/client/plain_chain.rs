@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use crate::x509::SignedPart;
 use crate::{Certificate, PublicKey, same_name};
 use rustls::RootCertStore;
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -90,16 +91,7 @@ impl<'a> PlainChain<'a> {
         let Some(key) = issuer.key().filter(|_| signatures <= MAX_SIGNATURES) else {
             return false;
         };
-        let algorithms = self.algorithms.all.iter();
-        let mut algorithms = algorithms.filter(|algorithm| {
-            algorithm.public_key_alg_id().as_ref() == key.algorithm
-                && algorithm.signature_alg_id().as_ref() == certificate.signature_algorithm
-        });
-        algorithms.any(|algorithm| {
-            let (message, signature) = (certificate.tbs, certificate.signature);
-            let verified = algorithm.verify_signature(key.key, message, signature);
-            verified.is_ok()
-        })
+        SignedPart::of_certificate(certificate).verifies_by(&self.algorithms, &key)
     }
 }
 

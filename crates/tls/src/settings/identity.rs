@@ -123,8 +123,8 @@ impl Identity {
             self.staple = None;
             return self;
         }
-        let staple = |leaf| Staple::of(&self.files.certificate, leaf, &self.stapling);
-        self.staple = self.leaf().and_then(|leaf| staple(leaf));
+        let (file, chain) = (&self.files.certificate, &self.certified_key.cert);
+        self.staple = Staple::of(file, chain, &self.stapling);
         self
     }
 

@@ -159,10 +159,10 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         "ocsp-update-cmd",
         Kinds::SCALAR,
         "COMMAND",
-        "`fetch-ocsp-response`",
-        "The program that fetches a response: it gets the certificate file on standard input and writes the response in DER to \
-         standard output. If it ends with status 75, the server tries again later; with another status but 0, it \
-         does not. The default program needs `openssl`.",
+        "the server asks",
+        "A program that fetches a response: it gets the certificate file on standard input and writes the response in DER to \
+         standard output. Exit status 75: a later attempt may succeed; another one but 0: none will. What it writes is checked \
+         like a response that the server has asked for itself.",
     ),
     Attribute::optional(
         "neverbleed",

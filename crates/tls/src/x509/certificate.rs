@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::x509::der::{Element, Reader};
 
 const BOOLEAN: u8 = 0x01;
-pub(super) const INTEGER: u8 = 0x02;
-const BIT_STRING: u8 = 0x03;
-pub(super) const OCTET_STRING: u8 = 0x04;
-pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
+pub(crate) const INTEGER: u8 = 0x02;
+pub(crate) const BIT_STRING: u8 = 0x03;
+pub(crate) const OCTET_STRING: u8 = 0x04;
+pub(crate) const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
-pub(super) const GENERALIZED_TIME: u8 = 0x18;
-pub(super) const SEQUENCE: u8 = 0x30;
+pub(crate) const GENERALIZED_TIME: u8 = 0x18;
+pub(crate) const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 /// DER tags of the version and the extensions in a certificate: constructed, context-specific, numbers 0 and 3.
 const VERSION: u8 = 0xa0;
@@ -48,7 +48,9 @@ const URI: u8 = 0x86;
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 /// The object identifier of the purpose id-kp-serverAuth: 1.3.6.1.5.5.7.3.1.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
-/// The bit keyCertSign in the first byte of the extension KeyUsage.
+/// 1.3.6.1.5.5.7.3.9
+const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
+/// The bit keyCertSign of KeyUsage, in its first byte.
 const KEY_CERT_SIGN: u8 = 0x04;
 
 /// The parts of an X.509 certificate, in their encoded form.
@@ -194,15 +196,29 @@ impl<'a> Certificate<'a> {
         self.extensions.authority_key_id
     }
 
-    /// Whether the certificate names an OCSP responder (RFC 5280 §4.2.2.1).
+    /// The URL of the first OCSP responder that the certificate names (RFC 5280 §4.2.2.1) and that is asked by plain HTTP:
+    /// responses are signed, and asking over TLS would need the status of another certificate first.
     #[must_use]
-    pub fn has_ocsp_responder(&self) -> bool {
+    pub fn ocsp_responder(&self) -> Option<&'a str> {
         let mut descriptions = Reader(self.extensions.authority_info_access.unwrap_or_default());
-        std::iter::from_fn(|| descriptions.content_of(SEQUENCE)).any(|description| {
+        std::iter::from_fn(|| descriptions.content_of(SEQUENCE)).find_map(|description| {
             let mut description = Reader(description);
-            description.content_of(OBJECT_IDENTIFIER) == Some(OCSP_ACCESS)
-                && description.content_of(URI).is_some()
+            if description.content_of(OBJECT_IDENTIFIER)? != OCSP_ACCESS {
+                return None;
+            }
+            let url = std::str::from_utf8(description.content_of(URI)?).ok()?;
+            url.starts_with("http://").then_some(url)
         })
+    }
+
+    /// Whether it is of a responder that may sign OCSP responses in the name of its issuer (RFC 6960 §4.2.2.2), and has no
+    /// extension that limits it in ways not checked here.
+    #[must_use]
+    pub fn may_sign_ocsp_responses(&self) -> bool {
+        let mut purposes = Reader(self.extensions.extended_key_usage.unwrap_or_default());
+        !self.extensions.has_unknown_critical
+            && std::iter::from_fn(|| purposes.content_of(OBJECT_IDENTIFIER))
+                .any(|purpose| purpose == OCSP_SIGNING)
     }
 
     /// Whether the certificate limits the names of certificates below it (RFC 5280 §4.2.1.10).
@@ -342,8 +358,8 @@ fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     }
 }
 
-/// The content of a BIT STRING that consists of whole bytes.
-fn bits(content: &[u8]) -> Option<&[u8]> {
+/// The content of a BIT STRING of whole bytes.
+pub(crate) fn bits(content: &[u8]) -> Option<&[u8]> {
     match content.split_first_chunk()? {
         (&[0], bits) => Some(bits),
         _ => None,
@@ -404,8 +420,8 @@ pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
         && one.algorithm_parts() == other.algorithm_parts()
 }
 
-/// Converts a Time (RFC 5280 §4.1.2.5) to seconds since the Unix epoch.
-pub(super) fn time(element: Element<'_>) -> Option<i64> {
+/// A Time (RFC 5280 §4.1.2.5) as seconds since the Unix epoch.
+pub(crate) fn time(element: Element<'_>) -> Option<i64> {
     let (year, rest) = match element.tag {
         UTC_TIME => {
             let (year, rest) = element.content.split_at_checked(2)?;

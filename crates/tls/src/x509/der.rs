@@ -66,9 +66,42 @@ impl<'a> Reader<'a> {
     }
 }
 
+pub(crate) const NULL: u8 = 0x05;
+
+/// Writes an element whose content consists of these parts.
+pub(crate) fn element(tag: u8, content: &[&[u8]]) -> Vec<u8> {
+    let content = content.concat();
+    let len = content.len().to_be_bytes();
+    let significant = len.iter().position(|&byte| byte != 0);
+    let len = &len[significant.unwrap_or(len.len() - 1)..];
+    let mut out = vec![tag];
+    match len {
+        &[short @ 0..=0x7f] => out.push(short),
+        len => {
+            // A length has at most eight bytes.
+            out.push(0x80 | u8::try_from(len.len()).unwrap_or(u8::MAX));
+            out.extend_from_slice(len);
+        }
+    }
+    out.extend_from_slice(&content);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for len in [0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x10000] {
+            let content = vec![7; len];
+            let written = element(4, &[&content[..len / 2], &content[len / 2..]]);
+            let mut reader = Reader(&written);
+            assert_eq!(reader.content_of(4), Some(&content[..]), "{len}");
+            assert!(reader.is_empty());
+        }
+        assert_eq!(element(NULL, &[]), [5, 0]);
+    }
 
     #[test]
     fn lengths_are_of_up_to_three_bytes() {

@@ -3,9 +3,13 @@
 mod certificate;
 mod der;
 mod name;
-mod ocsp;
+mod signature;
 
 pub use certificate::{AlternativeName, Certificate, PublicKey, same_public_key};
+pub(crate) use certificate::{
+    BIT_STRING, GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, bits, time,
+};
 pub use der::{Element, Reader};
+pub(crate) use der::{NULL, element};
 pub use name::same_name;
-pub use ocsp::{OcspValidity, ocsp_validity};
+pub(crate) use signature::{SignedPart, is_signed_by};
