@@ -359,3 +359,174 @@ fn names_that_no_certificate_can_be_obtained_for_are_refused() {
         }
     }
 }
+
+/// A loader that records how it is called, makes a certificate for each host by OpenSSL, says so to the supervisor, and ends when
+/// its standard input is closed.
+const LOADER: &str = r#"#!/bin/sh
+echo "$H2O_ROOT: $*" >> @DIR@/calls
+if [ "$1" = --check ]; then
+  echo "what the loader says"
+  exit $(cat @DIR@/check-status)
+fi
+[ "$1" = --pid ] && pid=$2 && shift 2
+[ "$1" = --directory ] && directory=$2 && shift 2
+[ "$1" = --email ] && shift 2
+echo "answer of the loader" > "$directory/webroot/.well-known/acme-challenge/token"
+for host in "$@"; do
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=loaded -addext subjectAltName=DNS:$host \
+    -keyout "$directory/certificates/$host.key" -out "$directory/certificates/$host.crt" 2>> @DIR@/openssl
+done
+kill -HUP $pid
+cat
+echo ended >> @DIR@/calls
+"#;
+
+/// A configuration with that loader, and the port of its TLS listener.
+fn with_loader(folder: &Folder) -> (String, u16) {
+    let directory = folder.path().to_str().expect("it is UTF-8").to_owned();
+    let loader = folder.write("loader", LOADER.replace("@DIR@", &directory));
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&loader, executable).expect("it is ours");
+    folder.write("check-status", "0");
+    folder.write("site/index.html", "hello\n");
+    let tls = free_port();
+    let host = |name: &str| {
+        format!(
+            "  {name}:\n    listen: [ {{ host: 127.0.0.1, port: @PORT@ }}, {{ host: 127.0.0.1, port: {tls}, ssl: {{}} }} ]\n    paths: {{ /: {{ file.dir: @DIR@/site }} }}\n"
+        )
+    };
+    let config = format!(
+        "num-threads: 1\nacme:\n  email: \"admin\\x40example.com\"\n  accept-tos: YES\n  state-directory: @DIR@/state\n  \
+         loader: {}\nhosts:\n{}{}",
+        loader.display(),
+        host("a.test"),
+        host("b.test")
+    );
+    (config, tls)
+}
+
+#[test]
+fn a_loader_obtains_the_certificates_under_the_supervisor() {
+    for mode in ["master", "daemon"] {
+        let folder = Folder::new();
+        let (config, tls) = with_loader(&folder);
+        let config = config
+            .replace("@DIR@", folder.path().to_str().expect("it is UTF-8"))
+            .replace("@PORT@", &free_port().to_string());
+        let (pid, log) = (folder.name_of("pid"), folder.name_of("error-log"));
+        let config = format!("pid-file: {pid}\nerror-log: {log}\n{config}");
+        folder.write("h2o.conf", &config);
+        let mut master = std::process::Command::new(binary())
+            .args(["-m", mode, "-c", &folder.name_of("h2o.conf")])
+            .spawn()
+            .expect("the binary is there");
+        for name in NAMES {
+            eventually("a certificate of the loader", || {
+                let found = presented(tls, name);
+                let is_loaded =
+                    found.contains("issuer=CN = loaded") || found.contains("issuer=CN=loaded");
+                (is_loaded && found.contains(&format!("DNS:{name}"))).then_some(())
+            });
+        }
+        let pid = folder.read("pid").trim().to_owned();
+        let calls = folder.read("calls");
+        let calls: Vec<&str> = calls
+            .lines()
+            .filter_map(|line| line.split_once(": ").map(|(_, arguments)| arguments))
+            .collect();
+        let state = folder.name_of("state");
+        let want =
+            format!("--pid {pid} --directory {state} --email admin@example.com a.test b.test");
+        assert_eq!(calls, ["--check", &want], "{mode}");
+        let url = format!("https://a.test:{tls}/.well-known/acme-challenge/token");
+        let to = format!("a.test:{tls}:127.0.0.1");
+        let answer = curl(&["-sk", "--resolve", &to, &url]);
+        assert_eq!(
+            String::from_utf8_lossy(&answer.body),
+            "answer of the loader\n"
+        );
+        let end = run("kill", &["-TERM", &pid]);
+        assert_eq!(end.code, 0, "{end}");
+        eventually("the end of the loader", || {
+            folder.read("calls").ends_with("ended\n").then_some(())
+        });
+        let _ = master.wait();
+        eventually("the end of the supervisor", || {
+            (!folder.at("pid").exists()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_loader_ends_with_a_supervisor_that_was_killed_and_its_own_end_is_told() {
+    let folder = Folder::new();
+    let (config, _) = with_loader(&folder);
+    let server = Setup::in_folder(folder, &config)
+        .arguments(&["-m", "master"])
+        .start();
+    let loader = eventually("the loader", || {
+        let found = run("pgrep", &["-P", &server.pid().to_string(), "-f", "loader"]);
+        found.text().trim().parse::<u32>().ok()
+    });
+    let killed = run("kill", &["-KILL", &loader.to_string()]);
+    assert_eq!(killed.code, 0, "{killed}");
+    server.wait_for_message(&format!(
+        "the loader of certificates {loader} died, status:9"
+    ));
+    assert_eq!(server.ask("GET /").code(), 200);
+    let _ = server.stop();
+
+    let folder = Folder::new();
+    let (config, _) = with_loader(&folder);
+    let server = Setup::in_folder(folder, &config)
+        .arguments(&["-m", "master"])
+        .start();
+    let _ = server.read_until("calls", "--pid");
+    let worker = run(
+        "pgrep",
+        &["-P", &server.pid().to_string(), "-f", "h2o.conf"],
+    )
+    .text();
+    let killed = run("kill", &["-KILL", &server.pid().to_string()]);
+    assert_eq!(killed.code, 0, "{killed}");
+    let _ = server.read_until("calls", "ended\n");
+    for worker in worker.split_whitespace() {
+        let _ = run("kill", &["-TERM", worker]);
+    }
+}
+
+#[test]
+fn a_test_only_checks_the_loader_and_a_plain_worker_warns() {
+    let folder = Folder::new();
+    let (config, _) = with_loader(&folder);
+    let refused = config.replace("  loader:", "  server: https://a.test/dir\n  loader:");
+    let server = Setup::in_folder(folder, &config).start();
+    let warning = "`loader` of `acme` is run with `-m master` and `-m daemon` only: certificates will not be obtained automatically";
+    server.wait_for_message(warning);
+    assert!(!server.folder.at("calls").exists());
+
+    let program = binary().to_str().expect("it is UTF-8");
+    let path = server.folder.name_of("h2o.conf");
+    let output = run(program, &["-t", "-c", &path]);
+    assert_eq!((output.code, &*output.text()), (0, "configuration OK\n"));
+    assert!(output.stderr.contains("what the loader says\n"), "{output}");
+    assert!(server.folder.read("calls").ends_with(": --check\n"));
+    server.folder.write("check-status", "3");
+    let output = run(program, &["-t", "-c", &path]);
+    assert_eq!((output.code, &*output.text()), (0, "configuration OK\n"));
+    assert!(
+        output.stderr.contains("--check ended with exit status: 3"),
+        "{output}"
+    );
+
+    let mut server = server;
+    server.write_config(&refused);
+    let output = run(program, &["-t", "-c", &path]);
+    assert_eq!(output.code, 78, "{output}");
+    assert!(
+        output
+            .stderr
+            .contains("`server` has no effect with `loader`"),
+        "{output}"
+    );
+}

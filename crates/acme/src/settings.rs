@@ -58,6 +58,8 @@ pub struct Acme {
     /// The challenge for all hosts; `None`: each host gets the one that its listeners allow.
     pub challenge: Option<Challenge>,
     pub(crate) external_account: Option<ExternalAccount>,
+    /// The program that obtains the certificates; `None`: the server does.
+    pub loader: Option<PathBuf>,
     /// The directory in which certificates, keys and accounts are kept.
     pub state: StateDirectory,
 }
@@ -126,12 +128,24 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "loader",
         Kinds::SCALAR,
         "COMMAND",
-        "",
-        "Ignored with a warning: the server obtains the certificates itself, in every mode.",
+        "the server obtains the certificates itself",
+        "A program that obtains the certificates in the server's place, with `-m master` and `-m daemon`: it is run once with \
+         `--check`, then in the background with `--pid PID --directory STATE --email ADDRESS HOST...`. It writes \
+         `certificates/HOST.crt` and `HOST.key` below STATE and answers to HTTP-01 below `webroot`, sends HUP to PID when one has \
+         changed, and ends when its standard input is closed.",
     ),
 ];
 
-/// The directive `acme`.
+/// The attributes that only the server's own client obeys.
+const OWN_CLIENT: [&str; 5] = [
+    "server",
+    "ca-file",
+    "challenge",
+    "eab-key-id",
+    "eab-key-file",
+];
+
+/// Directive `acme`.
 pub const DIRECTIVE: Directive<Scope> = Directive {
     kinds: Kinds::MAPPING.with_attributes(ATTRIBUTES),
     ..Directive::global(
@@ -142,10 +156,6 @@ pub const DIRECTIVE: Directive<Scope> = Directive {
          (RFC 8555). Until the first certificate is obtained, clients get one that the server has signed itself.",
         |scope, command| {
             let acme = parse(command)?;
-            if let Some(loader) = command.node.attributes(ATTRIBUTES)?.get("loader") {
-                let text = "`loader` has no effect: the server obtains the certificates itself";
-                scope.warn(&command.error_at(loader, text));
-            }
             scope.edit::<AcmeSettings>().0 = Some(Arc::new(acme));
             Ok(())
         },
@@ -195,6 +205,14 @@ fn parse(command: &Command<'_>) -> Result<Acme, Error> {
         }
     };
     let state = text("state-directory")?.map_or_else(default_state, PathBuf::from);
+    let loader = text("loader")?.map(h2o_opener::command_path);
+    for name in OWN_CLIENT {
+        if let Some(node) = attributes.get(name).filter(|_| loader.is_some()) {
+            let text =
+                format!("`{name}` has no effect with `loader`, which obtains the certificates");
+            return Err(command.error_at(node, text));
+        }
+    }
     Ok(Acme {
         email: email.scalar()?.into(),
         server: server.into(),
@@ -202,6 +220,7 @@ fn parse(command: &Command<'_>) -> Result<Acme, Error> {
         tls,
         challenge: challenge.transpose()?,
         external_account,
+        loader,
         state: StateDirectory::new(state),
     })
 }
@@ -254,6 +273,7 @@ impl PartialEq for Acme {
             && self.server == other.server
             && self.ca_file == other.ca_file
             && self.external_account == other.external_account
+            && self.loader == other.loader
             && self.state == other.state
     }
 }

@@ -1,5 +1,8 @@
 //! `-m test`, and the checks of a configuration that it shares with other run modes.
 
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use h2o_exchange::RunningUser;
 use h2o_log::{reason, report_plainly};
 use h2o_server::{LoadedConfig, ServerSettings};
@@ -15,7 +18,9 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
-    // The change of user is not undone: from here on only files are read, with the rights of the user that the server runs as.
+    warnings.extend(check_loader(loaded));
+    // The change of user is not undone: from here on only files are read, with the rights of the user who will read
+    // them in the server.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -53,10 +58,52 @@ pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     for warning in &loaded.warnings {
         report_plainly(warning);
     }
+    if let Some(warning) = check_loader(loaded) {
+        report_plainly(&warning);
+    }
     check_temp_buffer_path(&settings)
 }
 
-/// Returns warnings about files that the server is configured to serve, but that the user it runs as may not read.
+/// How long a loader may check itself.
+const LOADER_TIME: Duration = Duration::from_secs(60);
+
+/// Lets the loader of `acme`, if there is one, check whether it can work. Returns a warning if it says no.
+fn check_loader(loaded: &LoadedConfig) -> Option<String> {
+    let program = loaded.acme_loader()?.program;
+    // What it says is for people, who read the messages of this program in the same place.
+    let mut child = Command::new(&program);
+    let child = child
+        .arg("--check")
+        .env("H2O_ROOT", h2o_opener::installation_root())
+        .stdin(Stdio::null())
+        .stdout(std::io::stderr())
+        .spawn();
+    let program = program.display();
+    let warning = |why: String| Some(format!("[warning] `loader` of `acme`: {program} {why}"));
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => return warning(format!("cannot be run: {}", reason(&error))),
+    };
+    for _ in 0..LOADER_TIME.as_millis() / POLL_INTERVAL.as_millis() {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(POLL_INTERVAL),
+            Ok(Some(status)) if status.success() => return None,
+            Ok(Some(status)) => return warning(format!("--check ended with {status}")),
+            Err(error) => return warning(reason(&error).to_string()),
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    warning(format!(
+        "--check took more than {} seconds",
+        LOADER_TIME.as_secs()
+    ))
+}
+
+/// How often the server looks whether the loader has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Warnings about the files that the server is to serve and the running user may not read.
 pub(crate) fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,

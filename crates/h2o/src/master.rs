@@ -29,6 +29,10 @@ pub(crate) fn supervise(
         ));
     }
     check::check(loaded)?;
+    if let Some(acme) = loaded.acme().filter(|acme| acme.loader.is_some()) {
+        // The loader may begin before the first worker.
+        acme.state.prepare(None).map_err(Failure::system)?;
+    }
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |option: &str, value: OsString| {
         let mut argument = OsString::from(option);
@@ -43,6 +47,13 @@ pub(crate) fn supervise(
     }
     if mode == Mode::Daemon {
         add("--daemonize", OsString::new());
+    }
+    if let Some(loader) = loaded.acme_loader() {
+        let option = format!("--{}=", supervisor::LOADER);
+        add(&option, loader.program.into());
+        for word in loader.arguments {
+            add(&option, word);
+        }
     }
     for endpoint in loaded.supervised_endpoints() {
         match endpoint {

@@ -56,6 +56,12 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     loaded.open_resources().map_err(Failure::config)?;
     privileges::raise_descriptor_limit(&settings)?;
     prepare_acme(loaded, user.as_ref())?;
+    if loaded.acme_loader().is_some() && !plan.parent.is_master {
+        report!(
+            warning,
+            "`loader` of `acme` is run with `-m master` and `-m daemon` only: certificates will not be obtained automatically"
+        );
+    }
     // Under `-m master` the supervisor has opened the configured pid file and error log, so this process does not.
     let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
     let log = error_log::open(&settings, plan.parent.is_master)?;
@@ -95,13 +101,14 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     serve_until_ended(plan, bound, &events, &log)
 }
 
-/// Creates the directory in which certificates obtained by ACME are stored, owned by the running user.
+/// Creates the directory in which certificates obtained by ACME are stored: owned by the user who writes there, which is the running
+/// user, or the user of the supervisor if that runs a loader.
 fn prepare_acme(loaded: &LoadedConfig, user: Option<&User>) -> Result<(), Failure> {
     let Some(acme) = loaded.acme() else {
         return Ok(());
     };
     let owner = user
-        .filter(|_| Uid::effective().is_root())
+        .filter(|_| Uid::effective().is_root() && acme.loader.is_none())
         .map(|user| Owner {
             user: user.uid.as_raw(),
             group: user.gid.as_raw(),

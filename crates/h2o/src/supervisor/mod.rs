@@ -5,6 +5,7 @@
 mod control;
 mod detach;
 mod files;
+mod loader;
 mod options;
 mod sockets;
 mod workers;
@@ -20,11 +21,14 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, signals};
 use files::{LockedPidFile, StatusFile};
+use loader::Loader;
 use options::{Options, Task};
 use sockets::Sockets;
 use workers::Worker;
 
-/// The program name under which this program runs as a supervisor.
+pub(crate) use options::LOADER;
+
+/// Under this name the program runs as a supervisor.
 pub(crate) const NAME: &str = "start_server";
 
 /// Runs `start_server` with these arguments.
@@ -93,6 +97,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
         status_file,
         generation: 0,
         workers: Vec::new(),
+        loader: None,
         phase: Phase::Running { restart: None },
         wants_restart: false,
     };
@@ -134,6 +139,8 @@ struct Supervisor<'a> {
     /// Generation number of the youngest worker.
     generation: u64,
     workers: Vec<(Role, Worker)>,
+    /// The program that obtains certificates.
+    loader: Option<Loader>,
     phase: Phase,
     /// Whether SIGHUP came while a worker was being replaced, so that the new worker must be replaced, too.
     wants_restart: bool,
@@ -147,6 +154,7 @@ impl Supervisor<'_> {
             std::process::id()
         ));
         self.start();
+        self.start_loader();
         loop {
             let event = match self.deadline() {
                 Some(at) => received.recv_timeout(at.saturating_duration_since(now())),
@@ -197,6 +205,22 @@ impl Supervisor<'_> {
             until: now() + self.options.interval,
         };
         self.write_status();
+    }
+
+    /// Starts the program that obtains certificates, if there is one. H2O compatibility: it is started once.
+    fn start_loader(&mut self) {
+        if self.options.loader.is_empty() {
+            return;
+        }
+        match Loader::start(&self.options.loader) {
+            Ok(loader) => self.loader = Some(loader),
+            Err(error) => {
+                let (program, reason) = (&self.options.loader[0], reason(&error));
+                say(&format!(
+                    "certificates are not obtained, failed to run {program}: {reason}"
+                ));
+            }
+        }
     }
 
     fn on_hup(&mut self) {
@@ -281,8 +305,17 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Checks which workers have ended, and handles their ends.
+    /// Looks which processes have ended.
     fn reap(&mut self) {
+        if let Some(loader) = &mut self.loader
+            && let Some(status) = loader.ended()
+        {
+            let pid = loader.pid();
+            say(&format!(
+                "the loader of certificates {pid} died, status:{status}; it is started again with the supervisor"
+            ));
+            self.loader = None;
+        }
         let mut ended = Vec::new();
         self.workers
             .retain_mut(|(role, worker)| match worker.ended() {

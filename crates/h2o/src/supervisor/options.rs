@@ -54,6 +54,8 @@ pub(crate) struct Options {
     pub(crate) auto_restart: Option<Duration>,
     pub(crate) kill_old_delay: Duration,
     pub(crate) is_daemon: bool,
+    /// The words of the command that obtains certificates; empty: there is none.
+    pub(crate) loader: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,7 @@ enum Flag {
     AutoRestartInterval,
     KillOldDelay,
     Daemonize,
+    Loader,
     Restart,
     Stop,
     Help,
@@ -82,6 +85,9 @@ enum Flag {
 
 /// An internal option, with which the supervisor starts this program so that it becomes a worker, see [`super::workers`].
 pub(super) const EXEC: &str = "exec-worker";
+
+/// An internal option: `-m master` gives it once for each word of the command that obtains certificates.
+pub(crate) const LOADER: &str = "acme-loader";
 
 const KNOWN: &[Known<Flag>] = &[
     long("port", true, Flag::Port),
@@ -104,6 +110,7 @@ const KNOWN: &[Known<Flag>] = &[
     long("help", false, Flag::Help),
     long("version", false, Flag::Version),
     long(EXEC, false, Flag::Exec),
+    long(LOADER, true, Flag::Loader),
 ];
 
 const HELP: &str = "Usage:
@@ -198,6 +205,7 @@ fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Reading
             auto_restart: is_set("ENABLE_AUTO_RESTART").then_some(DEFAULT_AUTO_RESTART),
             kill_old_delay: Duration::ZERO,
             is_daemon: false,
+            loader: Vec::new(),
         },
         environment_interval: seconds_in("AUTO_RESTART_INTERVAL")?,
         kill_old_delay: seconds_in("KILL_OLD_DELAY")?,
@@ -236,6 +244,7 @@ impl Reading {
                 self.kill_old_delay = Some(seconds("--kill-old-delay", &value)?);
             }
             Flag::Daemonize => options.is_daemon = true,
+            Flag::Loader => options.loader.push(value),
             Flag::Restart => self.is_restart = true,
             Flag::Stop => self.is_stop = true,
             Flag::Exec => self.is_exec = true,

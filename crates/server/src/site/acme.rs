@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use h2o_acme::{Acme, AcmeClient, AcmeSettings, Challenge, Order};
+use h2o_acme::{Acme, AcmeClient, AcmeSettings, Challenge, Loader, Order};
 use h2o_config::{Error, Memory, Node};
-use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope};
+use h2o_exchange::{BackgroundServices, HostName, PathChecks, Scope, Site};
 use h2o_tls::ObtainedFiles;
 
 /// The path below which a certificate authority requests a file in order to check a name (RFC 8555 §8.3).
@@ -39,6 +39,10 @@ pub(crate) fn obtained_files(
     // The certificate of a host with a wildcard is for the names in `acme-names` only.
     if is_public_name(&host) || further.is_empty() {
         names.push((host, ssl));
+    }
+    if let Some(node) = further.first().filter(|_| acme.loader.is_some()) {
+        let text = "`acme-names` has no effect with `loader` of `acme`, which obtains a certificate for the name of the host only";
+        return Err(node.error(text));
     }
     for node in further {
         names.push((node.scalar()?.to_ascii_lowercase().into(), node));
@@ -125,7 +129,7 @@ pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool
         return;
     };
     let hosts = scope.shared.get::<AcmeHosts>();
-    if hosts.0.is_empty() {
+    if hosts.0.is_empty() || acme.loader.is_some() {
         return;
     }
     let orders = hosts.0.iter().map(|(host, names)| Order {
@@ -137,7 +141,18 @@ pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool
     services.0.push(Arc::new(client));
 }
 
-/// Chooses the kind of ACME challenge by which a host proves that it has its name.
+/// The program that obtains the certificates of a site in the server's place.
+pub(crate) fn loader(site: &Site) -> Option<Loader> {
+    let acme = site.settings.get::<AcmeSettings>().0.clone()?;
+    let hosts = site.shared.get::<AcmeHosts>();
+    if hosts.0.is_empty() {
+        return None;
+    }
+    let names = hosts.0.iter().filter_map(|(_, names)| names.first());
+    acme.loader_of(names.map(|name| &**name))
+}
+
+/// The challenge that a host can answer.
 fn challenge(acme: &Acme, has_clear_port: bool) -> Challenge {
     acme.challenge.unwrap_or(match has_clear_port {
         true => Challenge::Http01,

@@ -46,8 +46,14 @@ impl LoadedConfig {
         self.site.settings.get::<h2o_acme::AcmeSettings>().0.clone()
     }
 
-    /// Describes what a reload of `next` would change: a line for each value that it removes (`-`) or adds (`+`), and warnings
-    /// about settings that cannot change while the server runs.
+    /// The program that is to obtain certificates in the server's place, if one is configured and a host needs it.
+    #[must_use]
+    pub fn acme_loader(&self) -> Option<h2o_acme::Loader> {
+        acme::loader(&self.site)
+    }
+
+    /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
+    /// cannot change while the server runs.
     #[must_use]
     pub fn differences(&self, next: &Self) -> Vec<String> {
         let mut lines = self.outline.differences(&next.outline);

@@ -3,6 +3,7 @@
 use h2o_exchange::{Endpoint, Site};
 use h2o_tls::ResumptionSettings;
 
+use crate::site::acme::loader;
 use crate::site::listen::{Listener, Listeners};
 use crate::site::settings::{ServerSettings, worker_plan};
 
@@ -23,6 +24,7 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
         ("quic-nodes", before.quic_nodes != after.quic_nodes),
         ("tcp-reuseport", before.tcp_reuseport != after.tcp_reuseport),
         ("tcp-fastopen", before.tcp_fastopen != after.tcp_fastopen),
+        ("loader` of `acme", loader(running) != loader(next)),
         (
             "ssl-session-resumption",
             running.settings.get::<ResumptionSettings>()
