@@ -150,3 +150,32 @@ fn it_says_why_it_cannot_ask() {
     let (code, text, _) = h2o_top(&server, &["--help"]);
     assert!(code == 0 && text.contains("--once"), "{text}");
 }
+
+#[test]
+fn it_asks_the_newest_generation_under_a_supervisor() {
+    let config = |number: usize| {
+        format!(
+            "pid-file: @DIR@/pid\nmetrics: ON\nnum-threads: 1\nlisten: @PORT@\nhosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }}, /of-{number}: {{ file.dir: @DIR@/www }} }} }} }}\n"
+        )
+    };
+    let mut server = Setup::new(&config(1))
+        .file("www/small", "hello")
+        .arguments(&["-m", "master"])
+        .start();
+    assert_eq!(server.ask("GET /of-1/small").code(), 200);
+    let (code, first, errors) = h2o_top(&server, &[]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(first.contains("default/of-1"), "{first}");
+    // This connection keeps the old generation alive.
+    let mut connection = server.connect();
+    connection.send("GET /small HTTP/1.1\r\nHost: default\r\n\r\n");
+    assert_eq!(connection.read_response("GET").code(), 200);
+    server.write_config(&config(2));
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for_message("killing old workers");
+    assert_eq!(server.ask("GET /of-2/small").code(), 200);
+    let (code, second, errors) = h2o_top(&server, &[]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(second.contains("default/of-2"), "{second}");
+    assert!(!second.contains("default/of-1"), "{second}");
+}

@@ -93,8 +93,11 @@ impl ControlSocket {
         let events = events.clone();
         let serve = move || {
             for client in listener.incoming().flatten() {
-                // Errors are ignored: a client that sends no question, or has disconnected, must not affect other clients.
-                let _ = answer(client, &events);
+                let events = events.clone();
+                // Each client has a thread, as it may be slow, or wait for workers that are busy. Errors are ignored: a client that sends
+                // no question, or has disconnected, must not affect the others.
+                let thread = std::thread::Builder::new().name("h2o-client".to_owned());
+                let _ = thread.spawn(move || answer(client, &events));
             }
         };
         let thread = std::thread::Builder::new().name("h2o-control".to_owned());
@@ -119,12 +122,12 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
     let Some(question) = Question::parse(line.trim_end()) else {
         return Ok(());
     };
-    let (sender, answer) = channel();
-    // The client gets no answer if the server is ending.
+    let (sender, reply) = channel();
+    // When the server ends, nobody answers.
     if events.send(Event::Question(question, sender)).is_ok()
-        && let Ok(answer) = answer.recv()
+        && let Ok(reply) = reply.recv()
     {
-        client.write_all(answer.encode().as_bytes())?;
+        client.write_all(reply.wait().encode().as_bytes())?;
     }
     Ok(())
 }

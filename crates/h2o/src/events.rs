@@ -6,7 +6,7 @@ use h2o_server::WorkerEnd;
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::question::{Answer, Question};
+use crate::question::{Question, Reply};
 use crate::{Failure, signals};
 
 /// An event that the main thread handles while the server runs.
@@ -15,8 +15,8 @@ pub(crate) enum Event {
     Signal(i32),
     /// A worker's thread has ended in this way.
     Worker(WorkerEnd),
-    /// A client of the control socket has sent a question; the answer goes to the sender.
-    Question(Question, Sender<Answer>),
+    /// A client of the control socket asks.
+    Question(Question, Sender<Reply>),
 }
 
 /// The queue of events, with its sender.

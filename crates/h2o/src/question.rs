@@ -33,7 +33,25 @@ impl Question {
     }
 }
 
-/// The server's answer: the output of the client and its exit status.
+/// What the main thread says to a question.
+pub(crate) enum Reply {
+    /// The answer.
+    Now(Answer),
+    /// The client's thread waits for the answer, by this function.
+    Later(Box<dyn FnOnce() -> Answer + Send>),
+}
+
+impl Reply {
+    /// The answer, perhaps after a while.
+    pub(crate) fn wait(self) -> Answer {
+        match self {
+            Self::Now(answer) => answer,
+            Self::Later(wait) => wait(),
+        }
+    }
+}
+
+/// What a client prints, and how it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Exit status of the client.

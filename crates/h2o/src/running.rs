@@ -7,7 +7,7 @@ use h2o_keys::Revival;
 use h2o_log::{Target, report};
 use h2o_server::{LoadedConfig, Server};
 
-use crate::question::{Answer, Question};
+use crate::question::{Answer, Question, Reply};
 use crate::supervise::{Control, ShutdownTimes};
 use crate::systemd::{self, State};
 use crate::{Failure, check, privileges};
@@ -110,8 +110,8 @@ impl Control for RunningServer<'_> {
         systemd::notify(State::Ready);
     }
 
-    /// Answers the question of a client of the control socket. The result of a reload is also written to the error log.
-    fn answer(&mut self, question: Question) -> Answer {
+    /// Answers the question of a client. The result of a reload is also written to the error log.
+    fn answer(&mut self, question: Question) -> Reply {
         let done = match question {
             Question::Reload => self.reload_configuration(),
             Question::Differences => self.next_configuration().map(|next| Answer {
@@ -119,14 +119,17 @@ impl Control for RunningServer<'_> {
                 ..Answer::default()
             }),
             Question::Status => {
-                let report = self.server.status().map(|report| Answer {
-                    lines: vec![String::from_utf8_lossy(&report).into_owned()],
-                    ..Answer::default()
-                });
-                return report.unwrap_or_else(|| Answer::busy("the workers do not answer"));
+                let report = self.server.begin_status();
+                return Reply::Later(Box::new(move || match report.wait() {
+                    Some(report) => Answer {
+                        lines: vec![String::from_utf8_lossy(&report).into_owned()],
+                        ..Answer::default()
+                    },
+                    None => Answer::busy("the workers do not answer"),
+                }));
             }
         };
-        done.unwrap_or_else(|text| {
+        Reply::Now(done.unwrap_or_else(|text| {
             if question == Question::Reload {
                 report!(
                     error,
@@ -134,7 +137,7 @@ impl Control for RunningServer<'_> {
                 );
             }
             Answer::refused(&text)
-        })
+        }))
     }
 
     fn tick(&mut self) {

@@ -8,7 +8,7 @@ use h2o_server::WorkerEnd;
 use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::events::{Event, Events};
-use crate::question::{Answer, Question};
+use crate::question::{Answer, Question, Reply};
 
 /// How long the main thread waits for workers that were told to close their connections.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ pub(crate) trait Control {
     fn reopen(&self, signal: &str);
     /// Reads the configuration again and uses it from now on: on SIGHUP.
     fn reload(&mut self);
-    /// Answers the question of a client of the control socket.
-    fn answer(&mut self, question: Question) -> Answer;
+    /// A client of the control socket asks. Must not wait for workers: while it does, no signal is handled.
+    fn answer(&mut self, question: Question) -> Reply;
     /// Called every [`TICK`] while the server serves.
     fn tick(&mut self);
 }
@@ -87,14 +87,14 @@ pub(crate) fn handle_events(
                 }
             }
             Ok(Event::Question(question, client)) => {
-                let answer = match phase {
+                let reply = match phase {
                     Phase::Serving => control.answer(question),
                     Phase::Announced(_) | Phase::Draining(_) | Phase::Closing(_) => {
-                        Answer::refused("the server is shutting down")
+                        Reply::Now(Answer::refused("the server is shutting down"))
                     }
                 };
-                // The result is ignored: the client may have disconnected.
-                let _ = client.send(answer);
+                // The client may have gone.
+                let _ = client.send(reply);
             }
             Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, is_term_counted),
             Err(RecvTimeoutError::Timeout) => match phase {
@@ -239,8 +239,8 @@ mod tests {
             self.did.borrow_mut().push("reload");
         }
 
-        fn answer(&mut self, _: Question) -> Answer {
-            Answer::default()
+        fn answer(&mut self, _: Question) -> Reply {
+            Reply::Later(Box::new(|| Answer::refused("later")))
         }
 
         fn tick(&mut self) {}
@@ -299,6 +299,23 @@ mod tests {
             assert_eq!(did, want);
             assert_eq!(end, End::Drained);
         }
+    }
+
+    #[test]
+    fn no_signal_waits_for_an_answer_that_workers_owe() {
+        let (sender, reply) = channel();
+        let happens = vec![
+            Event::Question(Question::Status, sender),
+            Event::Signal(SIGUSR1),
+            Event::Signal(SIGTERM),
+            drained(),
+            drained(),
+        ];
+        let (did, end) = run(happens, ShutdownTimes::default());
+        assert_eq!((&did[..], end), (&["open", "shut down"][..], End::Drained));
+        // The client's thread waits.
+        let reply = reply.recv().unwrap();
+        assert_eq!(reply.wait(), Answer::refused("later"));
     }
 
     #[test]

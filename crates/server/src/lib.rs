@@ -46,7 +46,7 @@ pub use sockets::bind::{ListeningSockets, bind, bind_or_take};
 pub use sockets::inherited::InheritedSockets;
 #[cfg(feature = "mruby")]
 pub use trial::{TrialError, TrialRequest, TrialResponse, try_requests};
-pub use worker::{Server, WorkerEnd};
+pub use worker::{Server, StatusReport, WorkerEnd};
 
 /// The TLS key-exchange groups that a configuration may name; `h2o -v` lists them.
 #[must_use]

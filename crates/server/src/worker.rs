@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use h2o_exchange::{
-    BufferLimits, ConnectionLimits, Counters, Descriptors, Order, Reloads, Shared,
+    BufferLimits, ConnectionLimits, Counters, Descriptors, Order, Reloads, Shared, Site,
     SubRequestService, Sweep, TempFiles, Worker, WorkerHandle,
 };
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
@@ -207,9 +207,9 @@ impl Server {
         self.order_all(|| Order::Close);
     }
 
-    /// The status report, as JSON. `None` if no worker has answered within [`STATUS_PATIENCE`].
+    /// Begins a status report, which [`StatusReport::wait`] waits for.
     #[must_use]
-    pub fn status(&self) -> Option<Vec<u8>> {
+    pub fn begin_status(&self) -> StatusReport {
         let (done, published) = mpsc::channel::<()>();
         self.order_all(|| {
             let done = done.clone();
@@ -218,19 +218,11 @@ impl Server {
                 drop(done);
             }))
         });
-        drop(done);
-        // No value is ever sent over this channel: the call waits until all workers have dropped their senders. For a worker that is too
-        // busy to answer, the report shows its earlier counters.
-        let _ = published.recv_timeout(STATUS_PATIENCE);
-        let (sender, answer) = mpsc::channel();
-        self.order_all(|| {
-            let (site, sender) = (Arc::clone(self.current.site()), sender.clone());
-            Order::Run(Box::new(move |worker| {
-                // The result is ignored: one report is enough, and a worker that answers late finds no receiver.
-                let _ = sender.send(h2o_handlers::report_of(worker, &site));
-            }))
-        });
-        answer.recv_timeout(STATUS_PATIENCE).ok()
+        StatusReport {
+            published,
+            orders: self.orders.clone(),
+            site: Arc::clone(self.current.site()),
+        }
     }
 
     fn order_all(&self, order: impl Fn() -> Order) {
@@ -252,6 +244,35 @@ impl Server {
             let _ = thread.join();
         }
         drop((self.current, self.retired));
+    }
+}
+
+/// A status report that the workers have been asked for. Waiting for it needs no [`Server`], so that the thread that has one
+/// can go on.
+pub struct StatusReport {
+    /// Closed once all workers have published their counters.
+    published: mpsc::Receiver<()>,
+    orders: Vec<UnboundedSender<Order>>,
+    site: Arc<Site>,
+}
+
+impl StatusReport {
+    /// The report, as JSON. `None` if no worker has answered within [`STATUS_PATIENCE`].
+    #[must_use]
+    pub fn wait(self) -> Option<Vec<u8>> {
+        // Nothing is ever sent: this waits until the workers have dropped the senders. The counters of one that is busy are shown
+        // as they were.
+        let _ = self.published.recv_timeout(STATUS_PATIENCE);
+        let (sender, answer) = mpsc::channel();
+        for worker in &self.orders {
+            let (site, sender) = (Arc::clone(&self.site), sender.clone());
+            // The first one that answers is enough. A worker that has already ended ignores orders.
+            let _ = worker.send(Order::Run(Box::new(move |worker| {
+                let _ = sender.send(h2o_handlers::report_of(worker, &site));
+            })));
+        }
+        drop(sender);
+        answer.recv_timeout(STATUS_PATIENCE).ok()
     }
 }
 
