@@ -208,6 +208,31 @@ fn systemd_is_told_what_the_service_does() {
 }
 
 #[test]
+fn a_service_manager_that_was_away_is_told_again_and_one_that_reads_nothing_delays_nobody() {
+    let folder = Folder::new();
+    let name = folder.name_of("notify");
+    let manager = service_manager(&name);
+    let server = Setup::in_folder(folder, SITE)
+        .variable("NOTIFY_SOCKET", &name)
+        .start();
+    assert!(told(&manager).starts_with("READY=1"));
+    drop(manager);
+    fs::remove_file(&name).expect("it is ours");
+    server.reload();
+    server.wait_for_message("failed to tell systemd the state of the service: ");
+    server.ask("GET /").must_be("404 File Not Found");
+    let manager = service_manager(&name);
+    server.reload();
+    assert!(told(&manager).starts_with("RELOADING=1"));
+    assert!(told(&manager).starts_with("READY=1"));
+    // Nobody reads any more: the queue of the socket is full after a few messages.
+    for _ in 0..8 {
+        server.reload();
+    }
+    server.ask("GET /").must_be("404 File Not Found");
+}
+
+#[test]
 fn a_watchdog_hears_of_a_server_whose_workers_turn_and_of_no_other() {
     let folder = Folder::new();
     let name = folder.name_of("notify");

@@ -12,7 +12,10 @@ pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 pub(crate) const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// The state of the service.
+/// How long a service manager that reads none of its messages is waited for: the main thread handles no signal meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What the service does.
 #[derive(Clone, Copy)]
 pub(crate) enum State {
     /// The service serves clients.
@@ -47,8 +50,11 @@ fn send(text: &str) {
         Some((b'@', rest)) => SocketAddr::from_abstract_name(rest),
         _ => SocketAddr::from_pathname(&name),
     };
-    let sent = address
-        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address));
+    let sent = address.and_then(|address| {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.send_to_addr(text.as_bytes(), &address)
+    });
     if let Err(error) = sent {
         let text = h2o_log::reason(&error);
         h2o_log::report!(
