@@ -13,6 +13,8 @@ struct Fleet {
     child: Child,
     folder: Folder,
     port: u16,
+    /// The environment variables with the ports.
+    ports: [(&'static str, String); 5],
 }
 
 impl Fleet {
@@ -22,19 +24,24 @@ impl Fleet {
         let log = File::create(folder.at("log")).expect("the folder is writable");
         // All five sockets are bound at the same time, so that their ports differ.
         let sockets = [(); 5]
-            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("ports are free"))
-            .map(|socket| socket.local_addr().expect("the socket is bound").port());
-        let [port, first, second, third, redis] = sockets;
+            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there are ports"))
+            .map(|socket| socket.local_addr().expect("it is bound").port());
+        let [port, ..] = sockets;
+        let names = [
+            "FLEET_PORT",
+            "SERVER_PORT_1",
+            "SERVER_PORT_2",
+            "SERVER_PORT_3",
+            "FLEET_REDIS_PORT",
+        ];
+        let mut sockets = sockets.into_iter();
+        let ports = names.map(|name| (name, sockets.next().unwrap_or_default().to_string()));
         let child = Command::new("sh")
             .arg(manual::root().join("examples/fleet/run.sh"))
             .arg(binary())
             .arg(folder.path())
-            .env("FLEET_PORT", port.to_string())
             .env("FLEET_SITE", folder.at("site"))
-            .env("SERVER_PORT_1", first.to_string())
-            .env("SERVER_PORT_2", second.to_string())
-            .env("SERVER_PORT_3", third.to_string())
-            .env("FLEET_REDIS_PORT", redis.to_string())
+            .envs(ports.clone())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
@@ -43,14 +50,19 @@ impl Fleet {
             child,
             folder,
             port,
+            ports,
         };
-        // The balancer has found all three servers healthy.
+        fleet.wait();
+        fleet
+    }
+
+    /// Waits until the balancer sends requests to all servers.
+    fn wait(&self) {
         eventually("three servers", || {
-            let mut servers: Vec<_> = (0..3).filter_map(|_| fleet.asked()).collect();
+            let mut servers: Vec<_> = (0..3).filter_map(|_| self.asked()).collect();
             servers.sort();
             (servers == ["server-1", "server-2", "server-3"]).then_some(())
         });
-        fleet
     }
 
     fn url(&self) -> String {
@@ -78,6 +90,16 @@ impl Drop for Fleet {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let _ = kill_process(pid.expect("process ids are small"), Signal::TERM);
         let _ = self.child.wait();
+    }
+}
+
+/// A balancer that the test has started. It ends with this value.
+struct Balancer(Child);
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -162,4 +184,45 @@ fn no_request_is_lost_while_one_server_after_the_other_is_upgraded() {
     eventually("a log line for each answer", || {
         (fleet.requests() >= count).then_some(())
     });
+}
+
+/// The balancer is killed while clients have connections through it, and started again.
+#[test]
+fn servers_outlive_the_balancer_and_serve_the_next_one() {
+    let fleet = Fleet::start();
+    let before: Vec<String> = [1, 2, 3]
+        .map(|number| fleet.folder.read(&format!("server-{number}.pid")))
+        .to_vec();
+    let address = format!("127.0.0.1:{}", fleet.port);
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-quiet", "-connect", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl is installed");
+    let parent = fleet.child.id().to_string();
+    let found = run("pgrep", &["-P", &parent, "-x", "haproxy"]).text();
+    let balancer = found.trim().parse().ok().and_then(Pid::from_raw);
+    let balancer = balancer.expect("the fleet has one balancer");
+    kill_process(balancer, Signal::KILL).expect("it is ours");
+    eventually("the end of the balancer", || {
+        fleet.asked().is_none().then_some(())
+    });
+    let _ = client.kill();
+    let _ = client.wait();
+    let config = manual::root().join("examples/fleet/haproxy.cfg");
+    let _next = Balancer(
+        Command::new("haproxy")
+            .args(["-q", "-db", "-f"])
+            .arg(config)
+            .envs(fleet.ports.clone())
+            .spawn()
+            .expect("HAProxy is installed"),
+    );
+    fleet.wait();
+    let after: Vec<String> = [1, 2, 3]
+        .map(|number| fleet.folder.read(&format!("server-{number}.pid")))
+        .to_vec();
+    assert_eq!(before, after);
 }
