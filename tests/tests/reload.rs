@@ -136,7 +136,7 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
     }
     // `h2o reload` names the changes that need a restart of the server.
     server.write_config(&site(
-        "pid-file: @DIR@/pid\nnum-threads: 7\nerror-log: @DIR@/other",
+        "pid-file: @DIR@/pid\nnum-threads: 7\nerror-log: @DIR@/other\nssl-session-resumption: { mode: ticket, lifetime: 100 }",
         &redirect("/a", "four"),
     ));
     let (code, lines, errors) = h2o_reload(&server, &["--diff"]);
@@ -144,9 +144,10 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
     assert!(code == 0 && lines.contains(want), "{code} {lines} {errors}");
     let (code, _, errors) = h2o_reload(&server, &[]);
     assert_eq!(code, 0, "{errors}");
-    for name in ["num-threads", "error-log"] {
+    for name in ["num-threads", "error-log", "ssl-session-resumption"] {
         let want = format!("[warning] `{name}` cannot change while the server runs");
         assert!(errors.contains(&want), "{errors}");
+        assert!(lines.contains(&want), "{lines}");
     }
     assert_eq!(ask(&mut connection, "/a"), "302 /four");
     assert!(server.folder.at("pid.sock").exists());
