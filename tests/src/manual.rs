@@ -1,6 +1,7 @@
 //! The code blocks on the manual's pages, as examples that tests run.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::{Folder, openssl};
@@ -151,6 +152,10 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
             .any(|it| path.ends_with(it))
         {
             folder.write(path, "");
+        } else if path.ends_with(".sh") {
+            let program = folder.write(path, "#!/bin/sh\n");
+            let executable = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(program, executable).expect("the folder is ours");
         }
     }
 }

@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest length in bytes of the line that a client of the control socket sends.
 const LONGEST: u64 = 64;
 
+/// The configuration that `make install` and the package install, and that their service uses.
+const INSTALLED_CONFIG: &str = "/etc/h2o/h2o.conf";
+
 /// The control socket of this server. Its file is removed on drop.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
@@ -135,7 +138,7 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
 /// The options by which commands such as `h2o reload` find the running server.
 #[derive(Default)]
 pub(crate) struct ServerChoice {
-    /// The configuration file given by `--conf`; `None` for [`DEFAULT_CONFIG`].
+    /// The configuration file given by `--conf`; `None` for [`DEFAULT_CONFIG`] or else [`INSTALLED_CONFIG`].
     pub(crate) config: Option<String>,
     /// The pid file given by `--pid-file`.
     pub(crate) pid_file: Option<String>,
@@ -146,7 +149,7 @@ impl ServerChoice {
     pub(crate) const fn conf<F: Copy>(flag: F) -> Known<F> {
         letter('c', "conf", true, flag).help(
             "FILE",
-            "the configuration whose pid-file leads to the server\n(default: /usr/local/etc/h2o.conf)",
+            "the configuration whose pid-file leads to the server (default:\n/usr/local/etc/h2o.conf, or else /etc/h2o/h2o.conf)",
         )
     }
 
@@ -164,7 +167,11 @@ impl ServerChoice {
         if let Some(path) = self.pid_file {
             return Ok(path);
         }
-        let config = self.config.as_deref().unwrap_or(DEFAULT_CONFIG);
+        let default = match Path::new(DEFAULT_CONFIG).exists() {
+            false if Path::new(INSTALLED_CONFIG).exists() => INSTALLED_CONFIG,
+            _ => DEFAULT_CONFIG,
+        };
+        let config = self.config.as_deref().unwrap_or(default);
         let top = h2o_config::load(config, &OsSource)
             .map_err(|error| Failure::config(error.to_string()))?;
         let entries = top.as_mapping().unwrap_or_default().iter();
