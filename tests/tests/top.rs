@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, binary, run};
+use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, binary, eventually, run};
 
 /// Runs `h2o top` with these options. Returns its exit status, standard output and standard error.
 fn h2o_top(server: &Server, options: &[&str]) -> (i32, String, String) {
@@ -173,7 +173,10 @@ fn it_asks_the_newest_generation_under_a_supervisor() {
     server.write_config(&config(2));
     server.signal(rustix::process::Signal::HUP);
     server.wait_for_message("killing old workers");
-    assert_eq!(server.ask("GET /of-2/small").code(), 200);
+    // The old generation may accept connections until the signal has reached it.
+    eventually("the new generation", || {
+        (server.ask("GET /of-2/small").code() == 200).then_some(())
+    });
     let (code, second, errors) = h2o_top(&server, &[]);
     assert_eq!((code, &*errors), (0, ""));
     assert!(second.contains("default/of-2"), "{second}");
