@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run fleet build install deb test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
+.PHONY: run fleet build install deb check-deb test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -60,6 +60,11 @@ deb: install-build
 		ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
 	install -D -m 644 -t target/deb/units target/deb/usr/lib/systemd/system/h2o.service
 	$(CARGO) deb --no-build --strip -p h2o
+
+# Installs that package on a clean Debian and uses it as an administrator does (as root; takes some minutes).
+check-deb:
+	@.ci/install mmdebstrap:mmdebstrap lintian:lintian unshare:util-linux ip:iproute2
+	@.ci/check-deb target/debian/h2o-server_*.deb
 
 # The programs that tests need are installed while lint compiles, which takes about as long.
 test: install-build install-lint fmt-check
