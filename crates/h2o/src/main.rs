@@ -1,5 +1,6 @@
 //! `h2o`: the main program, with command line, run modes, signals and privileges.
 
+mod allocator;
 mod check;
 mod compress;
 mod control;
@@ -39,11 +40,12 @@ use parent::Parent;
 
 #[cfg(feature = "mruby")]
 #[global_allocator]
-static ALLOCATOR: h2o_mruby::Metered<mimalloc::MiMalloc> = h2o_mruby::Metered(mimalloc::MiMalloc);
+static ALLOCATOR: h2o_mruby::Metered<allocator::Allocator> =
+    h2o_mruby::Metered(allocator::Allocator);
 
 #[cfg(not(feature = "mruby"))]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 /// The configuration file that is used if the command line names none.
 const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";

@@ -1,0 +1,114 @@
+//! The program's allocator: mimalloc.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+
+use libmimalloc_sys as mimalloc;
+
+/// Alignment in bytes of all memory that mimalloc's functions without an alignment return for at least this size; for a smaller
+/// size, the memory is aligned to the largest power of two that is not above the size.
+const ALIGNMENT: usize = 16;
+
+/// mimalloc.
+///
+/// The crate `mimalloc` has an allocator as well, but that one asks for an alignment with every layout. Version 3 of the library
+/// then searches and allocates more than the size wherever the size is above 1 KiB and no power of two.
+pub(crate) struct Allocator;
+
+/// Whether memory of `size` bytes is aligned as `layout` demands without being asked for it.
+#[inline]
+const fn is_aligned(layout: Layout, size: usize) -> bool {
+    layout.align() <= ALIGNMENT && layout.align() <= size
+}
+
+#[expect(
+    unsafe_code,
+    reason = "an allocator hands out memory that is not initialised"
+)]
+// SAFETY: mimalloc returns memory of at least the size asked for, or null. It is aligned as the layout demands: the functions with an
+// alignment are used where `is_aligned` does not hold. `mi_free` and `mi_realloc_aligned` take memory of all these functions.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let size = layout.size();
+        if is_aligned(layout, size) {
+            // SAFETY: there are no conditions.
+            unsafe { mimalloc::mi_malloc(size).cast() }
+        } else {
+            // SAFETY: the alignment of a layout is a power of two.
+            unsafe { mimalloc::mi_malloc_aligned(size, layout.align()).cast() }
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let size = layout.size();
+        if is_aligned(layout, size) {
+            // SAFETY: there are no conditions.
+            unsafe { mimalloc::mi_zalloc(size).cast() }
+        } else {
+            // SAFETY: the alignment of a layout is a power of two.
+            unsafe { mimalloc::mi_zalloc_aligned(size, layout.align()).cast() }
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
+        // SAFETY: the caller promises that the memory is of this allocator.
+        unsafe { mimalloc::mi_free(memory.cast::<c_void>()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let memory = memory.cast::<c_void>();
+        if is_aligned(layout, layout.size()) && is_aligned(layout, size) {
+            // SAFETY: the caller promises that the memory is of this allocator.
+            unsafe { mimalloc::mi_realloc(memory, size).cast() }
+        } else {
+            // SAFETY: the caller promises that the memory is of this allocator, and had this alignment.
+            unsafe { mimalloc::mi_realloc_aligned(memory, size, layout.align()).cast() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(unsafe_code, reason = "the allocator is called as the compiler would")]
+    fn memory_is_aligned_as_asked_for_and_keeps_its_content() {
+        for align in [1, 2, 4, 8, 16, 32, 64, 4096] {
+            for size in [
+                1, 7, 8, 9, 15, 16, 24, 100, 1000, 1025, 1500, 5000, 70_000, 3_000_000,
+            ] {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                // SAFETY: each piece of memory is used within its size, with the layout that it has, and freed once.
+                unsafe {
+                    let zeroed = Allocator.alloc_zeroed(layout);
+                    assert_eq!(zeroed.addr() % align, 0, "{size} {align}");
+                    assert_eq!(zeroed.add(size - 1).read(), 0);
+                    Allocator.dealloc(zeroed, layout);
+                    // Several, since the first block of a page may be aligned by chance.
+                    let several = [(); 9].map(|()| Allocator.alloc(layout));
+                    for memory in several {
+                        assert_eq!(memory.addr() % align, 0, "{size} {align}");
+                        memory.write_bytes(7, size);
+                    }
+                    for new in [size * 2 + 1, size.div_ceil(3)] {
+                        let other = Allocator.alloc(layout);
+                        other.write_bytes(9, size);
+                        let moved = Allocator.realloc(other, layout, new);
+                        assert_eq!(moved.addr() % align, 0, "{size} {align} {new}");
+                        assert_eq!(moved.add(size.min(new) - 1).read(), 9);
+                        Allocator.dealloc(moved, Layout::from_size_align(new, align).unwrap());
+                    }
+                    for memory in several {
+                        assert_eq!(memory.add(size - 1).read(), 7);
+                        Allocator.dealloc(memory, layout);
+                    }
+                }
+            }
+        }
+    }
+}
