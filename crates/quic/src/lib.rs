@@ -36,6 +36,10 @@ mod token;
 mod trace;
 pub mod udp;
 
+// Not used: the feature `release_max_level_off` of the crate compiles the traces of quinn-proto, which nothing would read, out of
+// release builds.
+use tracing as _;
+
 pub use close::{CloseReason, ConnectError};
 pub use config::{
     CongestionControl, EndpointConfig, Neighbours, Ratio, ServerRole, TransportSettings,
