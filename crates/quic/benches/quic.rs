@@ -70,7 +70,7 @@ fn answer(pair: &mut Pair, stream: StreamId) {
     loop {
         match connection.read(stream, usize::MAX) {
             Read::Data(_) => {}
-            Read::End => break,
+            Read::Last(_) | Read::End => break,
             Read::Blocked | Read::Reset(_) | Read::Unknown => return,
         }
     }

@@ -40,8 +40,6 @@ pub enum Event {
     Readable(StreamId),
     /// A stream can be written again, whose last write was [`Write::Blocked`].
     Writable(StreamId),
-    /// The peer has acknowledged all data of a stream that this side has finished.
-    Finished(StreamId),
     /// The peer has sent STOP_SENDING: it wants no more data of this stream (RFC 9000 §19.5).
     Stopped {
         /// The stream whose data the peer does not want.
@@ -551,7 +549,8 @@ impl Connection {
                     }
                     StreamEvent::Readable { id } => Event::Readable(StreamId::of(id)),
                     StreamEvent::Writable { id } => Event::Writable(StreamId::of(id)),
-                    StreamEvent::Finished { id } => Event::Finished(StreamId::of(id)),
+                    // Nobody waits for the acknowledgement of a finished stream.
+                    StreamEvent::Finished { .. } => continue,
                     StreamEvent::Stopped { id, error_code } => Event::Stopped {
                         stream: StreamId::of(id),
                         code: error_code.into_inner(),

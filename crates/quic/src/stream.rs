@@ -52,6 +52,8 @@ impl StreamId {
 pub enum Read {
     /// The next bytes of the stream.
     Data(Bytes),
+    /// The last bytes of the stream: the peer has ended it after them.
+    Last(Bytes),
     /// Nothing has arrived yet; [`crate::Event::Readable`] tells when to try again.
     Blocked,
     /// The peer has ended the stream, and all of it was read.

@@ -19,7 +19,12 @@ impl Connection {
         let read = match chunks.next(max) {
             Ok(Some(chunk)) => {
                 self.unread.read += chunk.bytes.len() as u64;
-                Read::Data(chunk.bytes)
+                // Reading nothing more tells whether the stream ends here.
+                if matches!(chunks.next(0), Ok(None)) {
+                    Read::Last(chunk.bytes)
+                } else {
+                    Read::Data(chunk.bytes)
+                }
             }
             Ok(None) => Read::End,
             Err(ReadError::Blocked) => Read::Blocked,

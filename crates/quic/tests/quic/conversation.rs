@@ -19,12 +19,9 @@ fn a_request_is_answered_on_its_stream() {
         };
         stream = Some(opened);
         let server = pair.server();
-        loop {
-            match server.read(opened, usize::MAX) {
-                Read::Data(data) => request.extend_from_slice(&data),
-                Read::End => break,
-                other => panic!("{other:?}"),
-            }
+        match server.read(opened, usize::MAX) {
+            Read::Last(data) => request.extend_from_slice(&data),
+            other => panic!("{other:?}"),
         }
         let mut answer = Bytes::from_static(b"answer");
         assert_eq!(server.write(opened, &mut answer), Write::Taken(6));
@@ -259,7 +256,8 @@ fn memory_that_is_held_is_told() {
         "{unread}"
     );
     let mut read = 0;
-    while let Read::Data(data) = pair.server().read(StreamId::new(0), usize::MAX) {
+    while let Read::Data(data) | Read::Last(data) = pair.server().read(StreamId::new(0), usize::MAX)
+    {
         read += data.len();
     }
     assert_eq!(read, 100_000);
@@ -358,7 +356,7 @@ fn keys_are_updated_as_often_as_the_client_likes() {
         let stream = StreamId::new(4 * (round - 1));
         assert_eq!(
             pair.server().read(stream, 100),
-            Read::Data("question".into())
+            Read::Last("question".into())
         );
         assert_eq!(
             pair.server().write_copy(stream, b"answer"),

@@ -29,7 +29,7 @@ fn answer(pair: &mut Pair) -> usize {
         };
         answered += 1;
         let server = pair.server();
-        while let Read::Data(data) = server.read(stream, usize::MAX) {
+        while let Read::Data(data) | Read::Last(data) = server.read(stream, usize::MAX) {
             assert_eq!(&data[..], b"question");
         }
         if stream.number() % 4 == 0 {

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use h2o_exchange::Counter;
 use h2o_http3::{ErrorCode, PeerError, Received, ServerConnection, Settings, StreamKey};
 use h2o_quic::{ConnectionIndex, Endpoint, Event, Read, SharedConnection, StreamId};
@@ -114,7 +115,6 @@ impl Http3 {
             }
             Event::Readable(id) => self.read(turn, id),
             Event::Writable(id) => self.streams.on_writable(id),
-            Event::Finished(_) => {}
             Event::Stopped { stream: id, code } => {
                 self.streams.forget_tail(id);
                 let stopped = (self.streams.engine).on_stop_sending(engine_id(id), ErrorCode(code));
@@ -222,59 +222,23 @@ impl Http3 {
         if self.blocked.iter().any(|waiting| waiting.id == id) {
             return;
         }
-        let mut ahead: Option<Read> = None;
         while !self.is_closing() {
-            let read = match ahead.take() {
-                Some(read) => read,
-                None => match self.read_piece(id, 0) {
-                    Some(read) => read,
-                    None => return,
-                },
+            let Some(read) = self.read_piece(id) else {
+                return;
             };
-            match read {
-                Read::Data(piece) => {
-                    // The next piece is read ahead, so that the engine learns of the end of the stream together with the last
-                    // bytes.
-                    ahead = self.read_piece(id, piece.len());
-                    let has_ended = matches!(ahead, Some(Read::End));
-                    if !self.receive(turn, id, &piece, has_ended) {
-                        self.hold_back(turn, id, ahead);
-                        return;
-                    }
-                    if has_ended {
-                        return;
-                    }
-                    if ahead.is_none() {
-                        return;
-                    }
-                }
-                Read::End => {
-                    self.receive(turn, id, &[], true);
-                    return;
-                }
+            let (piece, has_ended) = match read {
+                Read::Data(piece) => (piece, false),
+                Read::Last(piece) => (piece, true),
+                Read::End => (Bytes::new(), true),
                 Read::Reset(code) => {
                     self.on_stream_reset(turn, id, code);
                     return;
                 }
                 Read::Blocked | Read::Unknown => return,
+            };
+            if !self.receive(turn, id, &piece, has_ended) || has_ended {
+                return;
             }
-        }
-    }
-
-    /// Keeps what the client has sent on a stream after a field section that cannot be decoded yet, because entries of the QPACK
-    /// table are missing. Whether the stream has ended was noted together with the section.
-    fn hold_back(&mut self, turn: &mut Turn<'_>, id: StreamId, behind: Option<Read>) {
-        match behind {
-            Some(Read::Data(piece)) => {
-                if let Some(waiting) = self.blocked.iter_mut().find(|waiting| waiting.id == id) {
-                    waiting.input.extend_from_slice(&piece);
-                }
-            }
-            Some(Read::Reset(code)) => {
-                self.blocked.retain(|waiting| waiting.id != id);
-                self.on_stream_reset(turn, id, code);
-            }
-            Some(Read::End | Read::Blocked | Read::Unknown) | None => {}
         }
     }
 
@@ -283,13 +247,12 @@ impl Http3 {
         self.on_given_up(turn, reset);
     }
 
-    /// Reads the next piece that was received on a stream, after `unseen` bytes that were read but not taken in. Returns `None` if
-    /// the window for the request's body is used up.
-    fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
+    /// Reads the next piece that was received on a stream. Returns `None` if the window for the request's body is used up.
+    fn read_piece(&mut self, id: StreamId) -> Option<Read> {
         let mut max = READ_SIZE;
         if let Some(slot) = streams::find(&self.streams, id) {
             let key = stream(slot);
-            max = max.min(self.streams.window(key).saturating_sub(unseen));
+            max = max.min(self.streams.window(key));
             if max == 0 {
                 self.streams.note_unread(key);
                 return None;
@@ -355,6 +318,9 @@ impl Http3 {
                         slot(stream),
                         request,
                     );
+                    if end_stream && at == input.len() {
+                        return true;
+                    }
                     spare = self.requests.take_spare(turn.context);
                 }
                 Received::Data {
@@ -387,7 +353,7 @@ impl Http3 {
                 Received::Charged | Received::GoAway => {}
             }
         }
-        Requests::give_back_unused(turn, spare);
+        self.requests.keep_unused(spare);
         is_readable
     }
 

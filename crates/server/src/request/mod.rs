@@ -159,6 +159,17 @@ impl Requests {
         }
     }
 
+    /// Keeps an exchange from [`Requests::take_spare`] for which no request came, for the rest of the turn.
+    pub(crate) fn keep_unused(&mut self, spare: ExchangeRef) {
+        spare.borrow_mut().request.clear();
+        if self.spare.is_some() {
+            let worker = Rc::clone(&spare.borrow().worker);
+            worker.release(spare);
+        } else {
+            self.spare = Some(spare);
+        }
+    }
+
     /// Gives the exchange that this turn has kept for reuse back to the worker.
     pub(crate) fn give_back_spare(&mut self) {
         if let Some(spare) = self.spare.take() {

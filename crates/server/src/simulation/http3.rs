@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use h2o_quic::{
     ClientTls, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, KnownPaths, Neighbours,
     Placement, Read, StreamId, TransportSettings, Write,
@@ -451,25 +451,10 @@ impl Http3 {
             let Some(quic) = self.endpoint.connection(self.index) else {
                 break;
             };
-            match quic.read(id, left) {
-                Read::Data(bytes) => {
-                    left -= bytes.len();
-                    stream.input.extend_from_slice(&bytes);
-                    self.parse(run, id);
-                }
-                Read::End => {
-                    let plan = &run.plans[stream.id];
-                    assert!(stream.has_response, "stream {id:?}");
-                    if !plan.is_head {
-                        assert_eq!(stream.received, plan.response_len(), "stream {id:?}");
-                    }
-                    stream.is_received = true;
-                    run.end(stream.id, Ended::Complete);
-                    if stream.is_ended {
-                        self.streams.remove(&id);
-                    }
-                    return true;
-                }
+            let (bytes, has_ended) = match quic.read(id, left) {
+                Read::Data(bytes) => (bytes, false),
+                Read::Last(bytes) => (bytes, true),
+                Read::End => (Bytes::new(), true),
                 Read::Reset(code) => {
                     let plan = &run.plans[stream.id];
                     assert!(
@@ -481,10 +466,34 @@ impl Http3 {
                     return true;
                 }
                 Read::Blocked | Read::Unknown => break,
-            }
+            };
+            left -= bytes.len();
+            stream.input.extend_from_slice(&bytes);
+            self.parse(run, id);
             moved = true;
+            if has_ended {
+                self.on_end(run, id);
+                break;
+            }
         }
         moved
+    }
+
+    /// Checks a response that has ended.
+    fn on_end(&mut self, run: &mut Run, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let plan = &run.plans[stream.id];
+        assert!(stream.has_response, "stream {id:?}");
+        if !plan.is_head {
+            assert_eq!(stream.received, plan.response_len(), "stream {id:?}");
+        }
+        stream.is_received = true;
+        run.end(stream.id, Ended::Complete);
+        if stream.is_ended {
+            self.streams.remove(&id);
+        }
     }
 
     /// Parses the frames of a response that have come completely.

@@ -304,6 +304,10 @@ impl Client {
             };
             match read {
                 Read::Data(bytes) => answer.receive(stream, &bytes, &mut self.decoder),
+                Read::Last(bytes) => {
+                    answer.receive(stream, &bytes, &mut self.decoder);
+                    answer.has_ended = true;
+                }
                 Read::End => answer.has_ended = true,
                 Read::Reset(code) => answer.reset = Some(code),
                 Read::Blocked | Read::Unknown => return,

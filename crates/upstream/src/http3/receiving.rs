@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use h2o_http3::{ClientReceived, ErrorCode, PeerError};
 use h2o_quic::{CloseReason, Event, Read, StreamId};
 
@@ -47,10 +48,7 @@ impl State<Http3> {
                     .quic
                     .with(|quic| while quic.receive_datagram().is_some() {});
             }
-            Event::HandshakeAgreed
-            | Event::Finished(_)
-            | Event::DatagramsUnblocked
-            | Event::Drained => {}
+            Event::HandshakeAgreed | Event::DatagramsUnblocked | Event::Drained => {}
         }
         Ok(())
     }
@@ -65,43 +63,32 @@ impl State<Http3> {
 
     /// Reads the bytes that have arrived on a stream, as far as there is room for them.
     pub(super) fn read(&mut self, id: StreamId, now: Instant) -> Result<(), PeerError> {
-        let mut ahead: Option<Read> = None;
-        loop {
-            let read = match ahead.take() {
-                Some(read) => read,
-                None => match self.read_piece(id, 0) {
-                    Some(read) => read,
-                    None => return Ok(()),
-                },
-            };
-            match read {
-                Read::Data(piece) => {
-                    self.engine.bytes_read += piece.len() as u64;
-                    // The stream is read once more, so that the engine is told of the end together with the last bytes.
-                    ahead = self.read_piece(id, piece.len());
-                    let has_ended = matches!(ahead, Some(Read::End));
-                    self.receive(id, &piece, has_ended, now)?;
-                    if has_ended || ahead.is_none() {
-                        return Ok(());
-                    }
-                }
-                Read::End => return self.receive(id, &[], true, now),
+        while let Some(read) = self.read_piece(id) {
+            let (piece, has_ended) = match read {
+                Read::Data(piece) => (piece, false),
+                Read::Last(piece) => (piece, true),
+                Read::End => (Bytes::new(), true),
                 Read::Reset(code) => {
                     let reset = (self.engine.engine).on_reset(engine_id(id), ErrorCode(code))?;
                     self.on_received(reset, &[], now);
                     return Ok(());
                 }
                 Read::Blocked | Read::Unknown => return Ok(()),
+            };
+            self.engine.bytes_read += piece.len() as u64;
+            self.receive(id, &piece, has_ended, now)?;
+            if has_ended {
+                return Ok(());
             }
         }
+        Ok(())
     }
 
-    /// Reads the next piece of a stream while `unseen` bytes wait to be processed; `None` if there is no room for it.
-    fn read_piece(&mut self, id: StreamId, unseen: usize) -> Option<Read> {
+    /// Reads the next piece of a stream; `None` if there is no room for it.
+    fn read_piece(&mut self, id: StreamId) -> Option<Read> {
         let mut max = READ_SIZE;
         if let Some(stream) = self.engine.find(id) {
-            let queued = self.queued(stream) + unseen;
-            max = max.min(self.engine.room(queued));
+            max = max.min(self.engine.room(self.queued(stream)));
             if max == 0 {
                 self.engine.note_unread(stream);
                 return None;

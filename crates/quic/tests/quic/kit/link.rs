@@ -361,7 +361,9 @@ impl Simulation {
             match event {
                 Event::StreamOpened(stream) | Event::Readable(stream) => {
                     let connection = self.server.connection(index).expect("it is there");
-                    while let Read::Data(data) = connection.read(stream, usize::MAX) {
+                    while let Read::Data(data) | Read::Last(data) =
+                        connection.read(stream, usize::MAX)
+                    {
                         if let Ok(number) = data[..].try_into() {
                             let bytes = u64::from_be_bytes(number);
                             let bytes = usize::try_from(bytes).expect("64 bits");
@@ -468,6 +470,11 @@ impl Simulation {
                     loop {
                         match connection.read(stream, usize::MAX) {
                             Read::Data(data) => self.received += data.len(),
+                            Read::Last(data) => {
+                                self.received += data.len();
+                                self.ended += 1;
+                                break;
+                            }
                             Read::End => {
                                 self.ended += 1;
                                 break;

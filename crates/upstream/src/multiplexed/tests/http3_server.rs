@@ -166,22 +166,12 @@ impl State {
     }
 
     fn read(&mut self, id: StreamId) {
-        let mut ahead = None;
         loop {
-            let read = match ahead.take() {
-                Some(read) => read,
-                None => self.with_quic(|quic| quic.read(id, usize::MAX)),
-            };
-            match read {
-                Some(Read::Data(piece)) => {
-                    // The stream is read once more, so that the engine is told of the end together with the last bytes.
-                    let next = self.with_quic(|quic| quic.read(id, usize::MAX));
-                    let has_ended = matches!(next, Some(Read::End));
-                    self.receive(id, &piece, has_ended);
-                    if has_ended {
-                        return;
-                    }
-                    ahead = Some(next);
+            match self.with_quic(|quic| quic.read(id, usize::MAX)) {
+                Some(Read::Data(piece)) => self.receive(id, &piece, false),
+                Some(Read::Last(piece)) => {
+                    self.receive(id, &piece, true);
+                    return;
                 }
                 Some(Read::End) => {
                     self.receive(id, &[], true);
