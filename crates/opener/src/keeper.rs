@@ -116,8 +116,9 @@ pub(crate) fn request_descriptor(
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Option<io::Result<OwnedFd>> {
     let answer = request_task(task, name, descriptor)?;
-    let descriptor =
-        |found: Option<_>| found.ok_or_else(|| io::Error::other("the keeper sent no descriptor"));
+    let descriptor = |found: Option<_>| {
+        found.ok_or_else(|| io::Error::other("the keeper process sent no file descriptor"))
+    };
     Some(answer.and_then(descriptor))
 }
 
@@ -209,7 +210,7 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             direct::bound_socket(spec).map(Some)
         }
         Task::Learn => Err(io::Error::other(
-            "only the main loop of the keeper reads a configuration",
+            "this part of the keeper process opens and binds; only its main loop reads a configuration",
         )),
         Task::LogCommand => {
             let input = descriptor

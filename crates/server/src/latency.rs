@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::event::socket::TcpInfo;
 use crate::site::http2_settings::LatencySettings;
 
-/// A DATA frame is cut to fit the rest of a round, but not to fewer bytes than this.
+/// A DATA frame is cut to fit what a write to the socket still has room for, but not to fewer bytes than this.
 const LEAST_PIECE: usize = 512;
 
 /// State of the latency optimisation on one connection.
@@ -19,7 +19,7 @@ pub(crate) enum Latency {
     Unknown,
     /// The optimisation does not apply for the rest of the connection.
     Off,
-    /// Output is written in rounds of this size until the next decision.
+    /// Each write to the socket has this size until the next decision.
     Write(Round),
     /// Writes have their usual size until the next decision, because the congestion window is large.
     Unlimited,
@@ -55,8 +55,8 @@ impl Latency {
         }
     }
 
-    /// Number of bytes of a body in the next DATA frame. `max` is the largest that the client accepts, `room` the number of bytes left of
-    /// the round.
+    /// Number of bytes of a body in the next DATA frame. `max` is the largest that the client accepts, `room` the number of bytes that
+    /// the next write to the socket still has room for.
     pub(crate) fn piece(self, max: usize, room: usize) -> usize {
         match self {
             Self::Write(_) => max.min(room.max(LEAST_PIECE)),

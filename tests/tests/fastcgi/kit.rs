@@ -115,11 +115,11 @@ pub(crate) fn body(response: &Response) -> String {
 impl Received {
     /// The last value of the parameter `name`; empty if the request has no such parameter.
     pub(crate) fn value(&self, name: &str) -> &str {
-        let values = self.parameters.iter().filter_map(|line| {
+        let mut values = self.parameters.iter().filter_map(|line| {
             let (found, value) = line.split_once('=')?;
             (found == name).then_some(value)
         });
-        values.last().unwrap_or_default()
+        values.next_back().unwrap_or_default()
     }
 }
 
