@@ -42,13 +42,15 @@ pub fn certificate(input: &[u8]) {
     assert!(!certificate.may_issue_plainly(1) || certificate.may_issue_plainly(0));
 }
 
-/// The certificate that the seeds are about, and its issuer, in PEM form.
+/// The certificate that the OCSP responses of the corpus `ocsp_response` are about, and the certificate of its issuer, in
+/// PEM form.
 pub const OCSP_CHAIN: &[u8] = include_bytes!("ocsp_chain.pem");
 
-/// When the seeds are valid, as time since the Unix epoch.
+/// A time since the Unix epoch at which the OCSP responses of the corpus `ocsp_response` are valid.
 pub const OCSP_TIME: Duration = Duration::from_secs(1_795_627_009);
 
-/// A response is read to its end or refused, and one that counts is neither part of a longer one nor contains a shorter one.
+/// Checks an arbitrary OCSP response. If it is accepted, it must be refused with an octet appended, without its last octet,
+/// and long after its end.
 ///
 /// # Panics
 /// If an invariant is violated.
@@ -64,7 +66,7 @@ pub fn ocsp_response(input: &[u8]) {
     if let Some((_, shorter)) = input.split_last() {
         assert_eq!(subject.check(shorter, OCSP_TIME), Err(OcspError::Malformed));
     }
-    // What counts has been signed for this time.
+    // More than 2,000 years later, an accepted response must be refused as expired, unless it names no end.
     let ended = subject.check(input, Duration::from_secs(u64::from(u32::MAX) << 4));
     assert!(ended.is_err() || ended.is_ok_and(|status| status.until.is_none()));
 }

@@ -20,7 +20,7 @@ impl OcspAuthority {
         Self::with_responder(folder, name, free_port())
     }
 
-    /// The same, with a port for the responder.
+    /// Does the same as [`Self::new`], with this port for the OCSP responder instead of a free one.
     #[must_use]
     pub fn with_responder(folder: &Folder, name: &str, port: u16) -> Self {
         let file = |name: &str| folder.name_of(name);
@@ -68,8 +68,9 @@ impl OcspAuthority {
         self.port
     }
 
-    /// A response that is valid for a day, made without a responder. `serial`: that of the certificate that it is about; `signer`: the
-    /// name, without suffix, of the files with the signer's certificate and key.
+    /// Makes an OCSP response that is valid for a day, without running the responder. `serial`: the hexadecimal serial number of the
+    /// certificate that the response is about; `signer`: the name, without `.crt` and `.key`, of the files with the certificate and
+    /// key that sign the response.
     ///
     /// # Panics
     /// If `openssl` is not installed.
@@ -95,7 +96,7 @@ impl OcspAuthority {
         std::fs::read(file("response")).expect("openssl has written it")
     }
 
-    /// Starts the responder. Its responses are valid for a day.
+    /// Starts the OCSP responder. Its responses are valid for a day.
     ///
     /// # Panics
     /// If `openssl` is not installed.

@@ -1,4 +1,5 @@
-//! OCSP stapling, with the responder and the client of OpenSSL, and with responders that answer badly.
+//! Tests of OCSP stapling. OpenSSL is the TLS client and the OCSP responder; in some tests the responder is one of the
+//! test, which sends wrong answers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,7 @@ fn the_response_of_the_responder_is_stapled_and_kept_while_it_is_gone() {
         folder,
         "ocsp-update-interval: 1\n    ocsp-max-failures: 1000000",
     )
-    // The server runs no program for it.
+    // Without `PATH` the server finds no program to run: it has to ask the OCSP responder itself.
     .variable("PATH", "")
     .start();
     // The OCSP responder has not been started yet.
@@ -143,7 +144,8 @@ fn a_command_gets_the_certificate_and_its_failures_count_as_it_says() {
     server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
 }
 
-/// A responder that answers every request with an octet string of the test.
+/// An OCSP responder that answers every request with the octets that the test has set last, or closes the connection if
+/// there are none.
 struct BadResponder {
     answer: Arc<Mutex<Vec<u8>>>,
     backend: Backend,
@@ -157,7 +159,6 @@ impl BadResponder {
             while talk.read_request().is_some() {
                 let answer = current.lock().expect("nobody panics with it").clone();
                 if answer.is_empty() {
-                    // The connection is closed.
                     return;
                 }
                 talk.send(answer);
@@ -166,7 +167,7 @@ impl BadResponder {
         Self { answer, backend }
     }
 
-    /// Answers with a response of status 200 from now on.
+    /// Lets the responder answer requests with status 200 and this content from now on.
     fn answer(&self, content: &[u8]) {
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/ocsp-response\r\ncontent-length: {}\r\n\r\n",
@@ -181,7 +182,7 @@ fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
     let folder = Folder::new();
     let responder = BadResponder::new();
     let authority = OcspAuthority::with_responder(&folder, "a.test", responder.backend.port());
-    // Another authority of the same name.
+    // Makes a second certificate authority, whose name is that of the first.
     let file = |name: &str| folder.name_of(name);
     let key = [
         "-newkey",
@@ -199,7 +200,8 @@ fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
         &file("other.crt"),
     ];
     let _ = openssl(&[&["req", "-x509"][..], &key, &names].concat()).success();
-    // A responder that the authority has certified, and one that has another purpose.
+    // Makes two certificates that the first authority issues: one for signing OCSP responses, and one with another
+    // purpose.
     for (name, purpose) in [("delegate", "OCSPSigning"), ("server", "serverAuth")] {
         let purpose = format!("extendedKeyUsage={purpose}");
         let (out, out_key) = (file(&format!("{name}.crt")), file(&format!("{name}.key")));
@@ -261,7 +263,8 @@ fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
     }
     responder.answer(&delegated);
     wait_for(&server, GOOD);
-    // It stays while the responder refuses, speaks nonsense, or closes connections.
+    // The good response stays stapled while the responder answers with an error, sends what is not HTTP, or closes
+    // connections.
     let failures = || server.messages().matches("reusing old response").count();
     for answer in [
         &b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"[..],

@@ -19,8 +19,9 @@ pub fn installation_root() -> PathBuf {
     prefix.map_or_else(|| DEFAULT_ROOT.into(), Path::to_owned)
 }
 
-/// The path of a command that the configuration names. H2O compatibility: an absolute path is taken as it is, another one
-/// with a slash is below the installation's directory, and a name without a slash is looked for in `PATH`.
+/// Returns the path of a command that the configuration names. H2O compatibility: an absolute path is returned as it is;
+/// a relative path with a slash is resolved below the directory of the installation; a name without a slash stays a name,
+/// which is looked for in `PATH` when the command is run.
 #[must_use]
 pub fn command_path(command: &str) -> PathBuf {
     match command.contains('/') {

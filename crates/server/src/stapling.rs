@@ -1,4 +1,5 @@
-//! Fetches OCSP responses, a thread for each fetch: asks the responder, or runs the command that the configuration names.
+//! Fetches OCSP responses (staples) for certificates: sends a request to the OCSP responder, or runs the command that the configuration
+//! names. Each fetch has a thread of its own.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -16,7 +17,7 @@ use h2o_tls::{FetchFailure, OcspResponse, Staple, StapleChange, StapleFetch};
 use h2o_upstream::Post;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// How long a responder or a command may take.
+/// How long an OCSP responder, or a command that fetches an OCSP response, may take.
 const FETCH_TIME: Duration = Duration::from_secs(60);
 
 /// Largest size of an OCSP response that is accepted, in bytes.
@@ -140,7 +141,7 @@ pub(crate) fn test(staples: &Staples, mut say: impl FnMut(&str)) {
     }
 }
 
-/// Fetches a response, and accepts only one that can be stapled now.
+/// Fetches an OCSP response, and accepts it only if it can be stapled now.
 fn obtain(staple: &Staple) -> Result<OcspResponse, Failure> {
     let file = staple.file();
     let fetch = staple.fetch().map_err(|error| {
@@ -161,7 +162,7 @@ fn obtain(staple: &Staple) -> Result<OcspResponse, Failure> {
     })
 }
 
-/// Asks a responder.
+/// Sends an OCSP request to the responder with this URL, and returns the content of the HTTP response.
 fn ask(url: &str, request: &[u8]) -> Result<Vec<u8>, Failure> {
     let post = Post {
         url,
@@ -176,9 +177,10 @@ fn ask(url: &str, request: &[u8]) -> Result<Vec<u8>, Failure> {
     })
 }
 
-/// Runs a command with a certificate file as its input, and returns what it has written.
+/// Runs a command that fetches an OCSP response, with the certificate file as its standard input, and returns what it has written to its
+/// standard output.
 fn run(command: &Path, file: &str) -> Result<Vec<u8>, Failure> {
-    // What keeps a command from being run will not change, so there are no more attempts.
+    // The reason why a command cannot be run will not go away, so there are no more attempts.
     let failed = |text| Failure::said(FetchFailure::Permanent, text);
     let input = h2o_opener::open(file.as_ref()).map_err(|error| {
         let reason = reason(&error);

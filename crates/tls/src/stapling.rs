@@ -19,7 +19,7 @@ pub(crate) struct StaplingSettings {
     pub(crate) interval: Option<Duration>,
     /// How many fetches in a row may fail while the last response is still used.
     pub(crate) max_failures: u32,
-    /// The command that fetches responses; `None`: the server asks the responder.
+    /// The command that fetches OCSP responses; `None`: the server itself sends the request to the OCSP responder.
     pub(crate) command: Option<Box<str>>,
 }
 
@@ -59,9 +59,9 @@ impl StaplingSettings {
 #[derive(Debug)]
 pub struct Staple {
     file: Box<str>,
-    /// The certificates of the file.
+    /// The certificates in the file; the first one is the certificate whose OCSP response is stapled.
     chain: Vec<CertificateDer<'static>>,
-    /// Which response counts; an error if the issuer is missing.
+    /// The certificate and its issuer, by which OCSP responses are checked; an error if the file has no certificate of the issuer.
     subject: Result<OcspSubject, OcspError>,
     settings: StaplingSettings,
     /// The number of the present response, which changes with each new response; 0 if there is no response.
@@ -81,7 +81,8 @@ struct StapleState {
     is_given_up: bool,
 }
 
-/// An OCSP response that is of its certificate, signed by somebody who may, and was valid when it was accepted.
+/// An accepted OCSP response: it is about its certificate, the issuer or a responder certified by the issuer has signed it, and it
+/// was valid when it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OcspResponse {
     bytes: Vec<u8>,
@@ -91,14 +92,15 @@ pub struct OcspResponse {
 /// How to fetch an OCSP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StapleFetch {
-    /// Ask the responder.
+    /// Send a request to the OCSP responder that the certificate names.
     Ask {
-        /// Where to send the request, by POST.
+        /// The URL to which the request is sent by POST.
         url: Box<str>,
-        /// The request in DER.
+        /// The OCSP request in DER.
         request: Vec<u8>,
     },
-    /// Run this command, which reads the file of the certificate from its standard input.
+    /// Run this command, which gets the file with the certificates as its standard input and writes the OCSP response to its
+    /// standard output.
     Run(PathBuf),
 }
 
@@ -128,8 +130,8 @@ pub enum StapleChange {
 static STAPLES: Mutex<Vec<Weak<Staple>>> = Mutex::new(Vec::new());
 
 impl Staple {
-    /// The staple of the first certificate of a chain; `None` if there is nothing to fetch: stapling is off, or neither the
-    /// certificate names a responder nor the settings a command.
+    /// Returns the staple of the first certificate of a chain; `None` if there is nothing to fetch: stapling is off, or neither
+    /// the certificate names an OCSP responder nor the settings a command.
     pub(crate) fn of(
         file: &str,
         chain: &[CertificateDer<'static>],
@@ -187,8 +189,8 @@ impl Staple {
         }
     }
 
-    /// Whether it is time to fetch a response; if so, [`Staple::finish`] must be called afterwards. `now`: time since the Unix
-    /// epoch.
+    /// Returns whether the caller has to fetch an OCSP response now; if so, [`Staple::finish`] must be called after the fetch.
+    /// `now`: time since the Unix epoch.
     pub fn poll(&self, now: Duration) -> bool {
         let mut state = self.state();
         if state.is_fetching || state.is_given_up || now < state.next {
@@ -198,10 +200,10 @@ impl Staple {
         true
     }
 
-    /// Returns how to fetch a response.
+    /// Returns how to fetch an OCSP response for the certificate, whether or not a fetch is due.
     ///
     /// # Errors
-    /// No response could be checked, since the file has no certificate of the issuer.
+    /// If the file has no certificate of the issuer: no OCSP response could be checked without it.
     pub fn fetch(&self) -> Result<StapleFetch, OcspError> {
         let subject = self.subject.as_ref().map_err(|error| *error)?;
         if let Some(command) = &self.settings.command {
@@ -213,10 +215,10 @@ impl Staple {
         })
     }
 
-    /// Checks the octets of an OCSP response. `now`: time since the Unix epoch.
+    /// Checks the octets of an OCSP response by [`OcspSubject::check`]. `now`: time since the Unix epoch.
     ///
     /// # Errors
-    /// Why the response does not count.
+    /// Why the OCSP response is refused.
     pub fn accept(&self, bytes: Vec<u8>, now: Duration) -> Result<OcspResponse, OcspError> {
         let subject = self.subject.as_ref().map_err(|error| *error)?;
         let status = subject.check(&bytes, now)?;
@@ -272,12 +274,12 @@ fn is_over(until: Option<i64>, now: Duration) -> bool {
     until.is_some_and(|until| until <= seconds(now))
 }
 
-/// A certificate with its key, as it is presented: with the response that is stapled to it.
+/// A certificate with its key, as clients get it: with the OCSP response that is stapled to it.
 #[derive(Debug)]
 pub(crate) struct PresentedKey {
     key: Arc<CertifiedKey>,
     staple: Option<Arc<Staple>>,
-    /// The key with an OCSP response, and the number of that response.
+    /// The version number of an OCSP response, and the key with that response stapled to it.
     stapled: RwLock<(u64, Arc<CertifiedKey>)>,
 }
 
@@ -326,7 +328,7 @@ impl PresentedKey {
 }
 
 impl OcspResponse {
-    /// Whether it says that the certificate has been revoked.
+    /// Whether the response says that the certificate has been revoked.
     #[must_use]
     pub const fn is_revoked(&self) -> bool {
         self.status.is_revoked

@@ -1,4 +1,5 @@
-//! One request of the server itself, outside of workers: sent by POST over a connection of its own, on the calling thread.
+//! Sends a POST request that the server itself makes, outside of the workers (to an OCSP responder for example). It uses a
+//! connection of its own and blocks the calling thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,21 +15,21 @@ use tokio::runtime::{Builder, LocalOptions};
 use crate::failure::text_of;
 use crate::{BackendUrl, ConnectLimits, connect};
 
-/// How long one address is tried while another one is left.
+/// How long an attempt to connect to one address may take while another address of the name is left.
 const ADDRESS_TIME: Duration = Duration::from_secs(5);
 
-/// A request with content, sent by POST.
+/// A POST request with content.
 #[derive(Clone, Copy, Debug)]
 pub struct Post<'a> {
-    /// The URL, of scheme `http`.
+    /// The URL to send the request to; its scheme must be `http`.
     pub url: &'a str,
-    /// The media type of the content.
+    /// The media type of the request's content.
     pub content_type: &'a str,
-    /// The content.
+    /// The request's content.
     pub content: &'a [u8],
-    /// Limit for everything together.
+    /// Time limit for name resolution, connecting, request and response together.
     pub time: Duration,
-    /// Most octets of the response's content.
+    /// The greatest length in bytes of the response's content that is accepted.
     pub longest: usize,
 }
 
@@ -36,7 +37,7 @@ impl Post<'_> {
     /// Sends the request, and returns the content of a response with status 200.
     ///
     /// # Errors
-    /// The message to show; it does not name the URL.
+    /// A message that says what has failed; it does not name the URL.
     pub fn send(&self) -> Result<Vec<u8>, String> {
         let url = BackendUrl::parse(self.url).filter(|url| url.scheme == Scheme::Http);
         let url = url.ok_or("it is no URL of scheme http")?;
@@ -144,7 +145,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends a request to a server that answers with these pieces; without pieces it stays silent.
+    /// Sends a request to a test server that writes these pieces of a response; without pieces it sends nothing. Returns
+    /// the request as the server has received it, and the result of the client.
     fn send(
         pieces: &'static [&'static [u8]],
         time: Duration,
@@ -160,11 +162,11 @@ mod tests {
                 request.push(octet[0]);
             }
             for piece in pieces {
-                // The client may have left already.
+                // The result is ignored: the client may have closed the connection already.
                 let _ = socket.write_all(piece);
             }
             if pieces.is_empty() {
-                // Silent until the client leaves.
+                // The server sends nothing until the client closes the connection.
                 let _ = socket.read(&mut [0]);
             }
             request

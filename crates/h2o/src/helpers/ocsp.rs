@@ -1,5 +1,6 @@
-//! `fetch-ocsp-response [--issuer=FILE] [CERTIFICATE-FILE]`: asks the responder of a certificate for its status. Reads the
-//! certificate and its issuer from the file or standard input, and writes the response in DER to standard output.
+//! `fetch-ocsp-response [--issuer=FILE] [CERTIFICATE-FILE]`: asks the OCSP responder of a certificate for the
+//! certificate's status. The program reads the certificate and that of its issuer from the file or standard input, and
+//! writes the OCSP response in DER to standard output.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,13 +17,14 @@ use crate::{Failure, print_out};
 /// Exit status (`EX_TEMPFAIL`) if no OCSP response was obtained but a later attempt may succeed.
 const TEMPORARY: u8 = 75;
 
-/// How long the responder may take. The server ends a command after 60 seconds.
+/// How long the OCSP responder may take. This is less than the 60 seconds after which the server kills a command that it
+/// runs to fetch a response.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Most octets of a response.
+/// The greatest length of an OCSP response that is accepted, in bytes.
 const LONGEST_RESPONSE: usize = 64 * 1024;
 
-/// Most octets of a file with certificates.
+/// How many bytes of a file with certificates are read at most; the rest is ignored.
 const LONGEST_FILE: u64 = 1 << 20;
 
 const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
@@ -92,7 +94,7 @@ fn read(file: Option<&str>) -> Result<Vec<u8>, Failure> {
     Ok(text)
 }
 
-/// Asks the responder, and checks its response.
+/// Asks the OCSP responder for the status of the certificate, and checks its response.
 fn fetch(subject: &OcspSubject) -> Result<Vec<u8>, Failure> {
     let url = subject
         .responder()

@@ -1,4 +1,5 @@
-//! OCSP (RFC 6960) as a client: asks for the status of the server's own certificate, and checks the answer.
+//! The client side of OCSP (RFC 6960): makes the request for the status of a certificate of this server, and checks the
+//! response of the OCSP responder. The caller sends the request.
 
 mod request;
 mod response;
@@ -13,41 +14,42 @@ use crate::x509::{Certificate, is_signed_by, same_name};
 
 pub use response::OcspStatus;
 
-/// A certificate whose status is asked for, with the certificate of its issuer.
+/// A certificate for whose status an OCSP responder is asked, with the certificate of its issuer, both in DER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OcspSubject {
     certificate: Vec<u8>,
     issuer: Vec<u8>,
 }
 
-/// Why nobody can be asked for the status of a certificate, or why an answer does not count.
+/// Why no OCSP responder can be asked for the status of a certificate, or why its response is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OcspError {
-    /// There is no certificate, or it is malformed.
+    /// There is no certificate to ask for, or a certificate is malformed.
     NoCertificate,
-    /// None of the other certificates has issued the certificate.
+    /// None of the other certificates in the chain is that of the issuer.
     NoIssuer,
-    /// The answer is not an OCSP response.
+    /// The responder's answer is not an OCSP response, or a malformed one.
     Malformed,
-    /// The responder refuses; its OCSPResponseStatus.
+    /// The response has this OCSPResponseStatus, which is not `successful`: the responder refuses the request.
     Refused(u8),
-    /// The answer is not about the certificate.
+    /// The OCSP response is not about the certificate that was asked for.
     OtherCertificate,
-    /// The responder does not know the certificate.
+    /// The OCSP response gives the certificate the status `unknown`.
     Unknown,
-    /// Neither the issuer nor a responder that the issuer has certified for it has signed the answer.
+    /// The OCSP response is signed neither by the issuer of the certificate nor by a responder that the issuer has certified
+    /// for this purpose.
     NotSigned,
-    /// The answer is of the future.
+    /// The OCSP response becomes valid only in the future.
     NotYetValid,
-    /// The answer has ended.
+    /// The OCSP response has expired.
     Ended,
 }
 
 impl OcspSubject {
-    /// The first certificate of a chain, whose issuer is among the others.
+    /// Takes the first certificate of a chain as the one to ask for, and finds the certificate of its issuer among the others.
     ///
     /// # Errors
-    /// One of the two is missing.
+    /// If the certificate or that of its issuer is missing or malformed.
     pub fn of_chain(chain: &[CertificateDer<'_>]) -> Result<Self, OcspError> {
         let (leaf, others) = chain.split_first().ok_or(OcspError::NoCertificate)?;
         let certificate = Certificate::parse(leaf).ok_or(OcspError::NoCertificate)?;
@@ -63,10 +65,10 @@ impl OcspSubject {
         })
     }
 
-    /// The same for certificates in PEM form.
+    /// Does the same as [`Self::of_chain`] with a chain in PEM form.
     ///
     /// # Errors
-    /// One of the two is missing.
+    /// If the certificate or that of its issuer is missing or malformed.
     pub fn of_pem(text: &[u8]) -> Result<Self, OcspError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
         Self::of_chain(&chain.map_err(|_| OcspError::NoCertificate)?)
@@ -79,24 +81,24 @@ impl OcspSubject {
         })
     }
 
-    /// The URL of the responder that the certificate names.
+    /// The URL of the OCSP responder that the certificate names; `None` if it names none that is asked by plain HTTP.
     #[must_use]
     pub fn responder(&self) -> Option<&str> {
         Certificate::parse(&self.certificate)?.ocsp_responder()
     }
 
-    /// The request in DER.
+    /// The OCSP request for the status of the certificate, in DER.
     #[must_use]
     pub fn request(&self) -> Vec<u8> {
         let subject = self.parse();
         subject.map_or(Vec::new(), |subject| subject.request())
     }
 
-    /// Checks an answer: whether it is about the certificate, signed by somebody who may, and valid now. `now`: time since the
-    /// Unix epoch.
+    /// Checks that an OCSP response is about the certificate, that the issuer or a responder certified by the issuer has
+    /// signed it, and that it is valid at the time `now`, given as time since the Unix epoch.
     ///
     /// # Errors
-    /// Why the answer does not count.
+    /// Why the OCSP response is refused.
     pub fn check(&self, response: &[u8], now: Duration) -> Result<OcspStatus, OcspError> {
         let subject = self.parse().ok_or(OcspError::NoCertificate)?;
         let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -104,7 +106,7 @@ impl OcspSubject {
     }
 }
 
-/// An [`OcspSubject`], parsed.
+/// The two parsed certificates of an [`OcspSubject`].
 struct ParsedSubject<'a> {
     certificate: Certificate<'a>,
     issuer: Certificate<'a>,

@@ -1,4 +1,4 @@
-//! Responses (RFC 6960 §4.2.1).
+//! Parses OCSP responses (RFC 6960 §4.2.1), and checks their signature, their time and what they are about.
 
 use super::request::{IssuerHashes, sha1};
 use super::{OcspError, ParsedSubject, has_issued};
@@ -8,49 +8,53 @@ use crate::x509::{
 };
 
 const ENUMERATED: u8 = 0x0a;
-/// Constructed, context-specific: numbers 0 to 2.
+/// The constructed, context-specific DER tags with the numbers 0 to 2.
 const TAGGED: [u8; 3] = [0xa0, 0xa1, 0xa2];
-/// CertStatus: `good` and `unknown` are empty, `revoked` has a time and perhaps a reason.
+/// The DER tags of the choices of CertStatus: `good` and `unknown` have no content, `revoked` contains a time and
+/// perhaps a reason.
 const GOOD: u8 = 0x80;
 const REVOKED: u8 = 0xa1;
 const UNKNOWN: u8 = 0x82;
-/// id-pkix-ocsp-basic: 1.3.6.1.5.5.7.48.1.1
+/// The object identifier of the response type id-pkix-ocsp-basic: 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
-/// How far the clock of a responder may be ahead, in seconds.
+/// How many seconds the clock of an OCSP responder may be ahead of the server's: a response that is valid only from
+/// then on is accepted.
 const CLOCK_DIFFERENCE: i64 = 300;
-/// Most certificates of a response that are looked at: each one may cost two signatures.
+/// How many of the certificates in an OCSP response are examined at most: for each one, up to two signatures are
+/// verified.
 const MAX_CERTIFICATES: usize = 8;
 
-/// What a response that counts says.
+/// What an accepted OCSP response says of the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspStatus {
-    /// When the response ends, in seconds since the Unix epoch; `None`: it names no end.
+    /// When the OCSP response or the certificate of its signer expires, in seconds since the Unix epoch; `None` if
+    /// neither limit exists.
     pub until: Option<i64>,
-    /// Whether the certificate has been revoked.
+    /// Whether the certificate that was asked for has been revoked.
     pub is_revoked: bool,
 }
 
-/// A BasicOCSPResponse.
+/// A parsed BasicOCSPResponse, the only supported type of OCSP response.
 struct BasicResponse<'a> {
     signed: SignedPart<'a>,
     responder: Responder<'a>,
-    /// The SingleResponses.
+    /// The encoded SingleResponses: the statuses of one or more certificates.
     singles: &'a [u8],
-    /// The certificates that the responder has sent along.
+    /// The encoded certificates that the response contains, among which that of its signer is looked for.
     certificates: &'a [u8],
 }
 
-/// A ResponderID.
+/// A ResponderID: how an OCSP response identifies the responder that has signed it.
 enum Responder<'a> {
-    /// The content of an RDNSequence.
+    /// The responder's name: the content of an RDNSequence, without tag and length.
     Name(&'a [u8]),
-    /// The SHA-1 digest of the key.
+    /// The SHA-1 digest of the responder's public key.
     Key(&'a [u8]),
 }
 
-/// A SingleResponse.
+/// A parsed SingleResponse: the status of one certificate and the time for which it is valid.
 struct SingleResponse<'a> {
-    /// Identifier of the hash function.
+    /// The object identifier of the hash function by which the issuer is identified.
     hash: &'a [u8],
     issuer: IssuerHashes,
     serial: &'a [u8],
@@ -69,7 +73,9 @@ impl<'a> BasicResponse<'a> {
         }
     }
 
-    /// `status`: the OCSPResponseStatus that was read, with which a response ends that is not successful.
+    /// Parses an OCSP response; returns `None` if it is malformed or not successful. `status` receives the
+    /// OCSPResponseStatus: an unsuccessful response consists of this field only, so the caller tells the two cases
+    /// apart by it.
     fn parse_successful(response: &'a [u8], status: &mut Option<u8>) -> Option<Self> {
         let mut whole = Reader(response);
         let mut response = Reader(whole.content_of(SEQUENCE)?);
@@ -95,7 +101,7 @@ impl<'a> BasicResponse<'a> {
             signature,
         };
         let mut data = Reader(data.content_of(SEQUENCE)?);
-        // The version.
+        // Skips the version of the response, which may be absent.
         let _ = data.content_if(TAGGED[0]);
         let responder = data.element()?;
         let mut id = Reader(responder.content);
@@ -113,7 +119,8 @@ impl<'a> BasicResponse<'a> {
         })
     }
 
-    /// When the right to have signed this response ends, `None` for the issuer itself (RFC 6960 §4.2.2.2).
+    /// Finds out who has signed this response (RFC 6960 §4.2.2.2). Returns when the certificate of the signer expires,
+    /// if that is a responder certified by the issuer, and `None` if the issuer itself has signed.
     fn signer_end(&self, issuer: &Certificate<'_>, now: i64) -> Result<Option<i64>, OcspError> {
         if self.is_signed_by(issuer) {
             return Ok(None);
@@ -178,7 +185,7 @@ impl ParsedSubject<'_> {
         if ours.from > now.saturating_add(CLOCK_DIFFERENCE) {
             return Err(OcspError::NotYetValid);
         }
-        // Clients refuse a response whose signer's certificate has ended.
+        // The response is used no longer than the certificate of its signer is valid: clients refuse it afterwards.
         let until = match (ours.until, signer_end) {
             (Some(until), Some(end)) => Some(until.min(end)),
             (until, end) => until.or(end),
@@ -196,7 +203,7 @@ impl ParsedSubject<'_> {
         }
     }
 
-    /// What a response says of the certificate.
+    /// Returns the part of an OCSP response that is about the certificate.
     fn single_response<'r>(
         &self,
         basic: &BasicResponse<'r>,

@@ -1,4 +1,5 @@
-//! Responses of a responder in the test, with certificates of rcgen.
+//! Tests of OCSP requests and responses. The tests encode and sign the responses themselves; the crate `rcgen` makes
+//! the certificates.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -14,11 +15,11 @@ use crate::x509::{
 
 const SHA1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
-/// ecdsa-with-SHA256: 1.2.840.10045.4.3.2
+/// The object identifier of the signature algorithm ecdsa-with-SHA256: 1.2.840.10045.4.3.2.
 const ECDSA_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 const GOOD: &[u8] = &[0x80, 0];
 const UNKNOWN: &[u8] = &[0x82, 0];
-/// In 2026.
+/// The time at which the tests check responses, since the Unix epoch: a day in the year 2026.
 const NOW: Duration = Duration::from_secs(1_780_000_000);
 
 struct Authority {
@@ -27,7 +28,7 @@ struct Authority {
     der: Vec<u8>,
 }
 
-/// Makes a certificate; without an authority it is self-signed.
+/// Makes a key and a certificate for it, which `authority` issues; without an authority the certificate is self-signed.
 fn make(
     authority: Option<&Authority>,
     name: &str,
@@ -59,7 +60,8 @@ fn authority(name: &str) -> Authority {
     })
 }
 
-/// authorityInfoAccess with these methods and URLs.
+/// Makes the certificate extension authorityInfoAccess. Each entry has the last number of an access method's object
+/// identifier (1: OCSP, 2: certificates of the issuer) and a URL.
 fn access(entries: &[(u8, &str)]) -> CustomExtension {
     let entries = entries.iter().map(|(method, url)| {
         let method = [0x2b, 6, 1, 5, 5, 7, 0x30, *method];
@@ -93,11 +95,12 @@ fn delegate(authority: &Authority, purpose: ExtendedKeyUsagePurpose) -> Authorit
     })
 }
 
-/// A response to be; the tests change one part each.
+/// The parts of an OCSP response that a test encodes: [`Draft::new`] describes a correct response, and each test
+/// changes one part.
 struct Draft<'a> {
     authority: &'a Authority,
     signer: &'a Authority,
-    /// Whether the signer is identified by its name, and not by its key.
+    /// Whether the response identifies its signer by the name; otherwise by the hash of the key.
     is_by_name: bool,
     certificates: Vec<&'a [u8]>,
     serial: &'a [u8],
@@ -172,7 +175,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// An OCSPResponse.
+/// Encodes an OCSPResponse with this OCSPResponseStatus and this BasicOCSPResponse.
 fn whole(status: u8, basic: &[u8]) -> Vec<u8> {
     let bytes = [
         element(OBJECT_IDENTIFIER, &[BASIC]),
@@ -218,7 +221,7 @@ fn a_request_names_the_certificate_and_the_responder_is_the_first_one_of_http() 
     assert_eq!(subject.responder(), Some("http://b/c"));
     let request = subject.request();
     let mut inner = Reader(&request);
-    // OCSPRequest, TBSRequest, requestList, Request, CertID
+    // Enters the nested SEQUENCEs OCSPRequest, TBSRequest, requestList, Request and CertID.
     for _ in 0..5 {
         inner = Reader(inner.content_of(SEQUENCE).unwrap());
     }
@@ -246,7 +249,7 @@ fn a_response_counts_if_issuer_or_delegate_has_signed_it() {
     draft.until = None;
     assert_eq!(check(&draft), good(None));
 
-    // Of the same name, with another key.
+    // The signer is an authority with the name of the issuer, but with another key.
     draft.signer = &other;
     for is_by_name in [true, false] {
         draft.is_by_name = is_by_name;
@@ -258,7 +261,7 @@ fn a_response_counts_if_issuer_or_delegate_has_signed_it() {
         draft.is_by_name = is_by_name;
         draft.signer = &delegated;
         draft.certificates = vec![&other.der, &delegated.der];
-        // It ends with the certificate of the responder.
+        // The response expires together with the certificate of the responder that has signed it.
         assert_eq!(check(&draft), good(Some(year_2030)));
         let after = Duration::from_secs(year_2030.unsigned_abs() + 86_400);
         let ended = subject.check(&draft.encode(), after);
@@ -266,7 +269,8 @@ fn a_response_counts_if_issuer_or_delegate_has_signed_it() {
         draft.certificates = Vec::new();
         assert_eq!(check(&draft), Err(OcspError::NotSigned));
     }
-    // Another purpose, and one of another authority of the same name.
+    // The signer's certificate has another purpose than signing OCSP responses, or is issued by another authority of
+    // the same name.
     for wrong in [
         delegate(&ours, ExtendedKeyUsagePurpose::ServerAuth),
         delegate(&ours, ExtendedKeyUsagePurpose::Any),
@@ -277,7 +281,7 @@ fn a_response_counts_if_issuer_or_delegate_has_signed_it() {
         draft.certificates = vec![&wrong.der];
         assert_eq!(check(&draft), Err(OcspError::NotSigned));
     }
-    // The ninth certificate is not looked at.
+    // The certificate of the signer is the ninth one in the response, and only eight are examined.
     let mut draft = Draft::new(&ours);
     draft.signer = &delegated;
     draft.certificates = vec![&other.der; 8];
@@ -295,13 +299,13 @@ fn a_response_counts_for_its_certificate_and_time() {
     let mut draft = Draft::new(&ours);
     draft.serial = &[0x12, 0x35];
     assert_eq!(at(&draft, NOW), Err(OcspError::OtherCertificate));
-    // The same serial number, of a namesake of the issuer.
+    // The response is about a certificate with the same serial number, whose issuer has the same name and another key.
     let mut draft = Draft::new(&other);
     draft.signer = &ours;
     assert_eq!(at(&draft, NOW), Err(OcspError::OtherCertificate));
 
     let draft = Draft::new(&ours);
-    // 2026-01-01 and 2027-01-01
+    // The response is valid from 2026-01-01 to 2027-01-01; here in seconds since the Unix epoch.
     let (from, until) = (1_767_225_600, 1_798_761_600);
     for (now, want) in [
         (from - 301, Some(OcspError::NotYetValid)),

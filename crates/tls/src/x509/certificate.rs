@@ -48,9 +48,9 @@ const URI: u8 = 0x86;
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 0x25, 0x00];
 /// The object identifier of the purpose id-kp-serverAuth: 1.3.6.1.5.5.7.3.1.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
-/// 1.3.6.1.5.5.7.3.9
+/// The object identifier of the extended key usage id-kp-OCSPSigning: 1.3.6.1.5.5.7.3.9.
 const OCSP_SIGNING: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x09];
-/// The bit keyCertSign of KeyUsage, in its first byte.
+/// The bit keyCertSign in the first byte of the extension KeyUsage.
 const KEY_CERT_SIGN: u8 = 0x04;
 
 /// The parts of an X.509 certificate, in their encoded form.
@@ -196,8 +196,9 @@ impl<'a> Certificate<'a> {
         self.extensions.authority_key_id
     }
 
-    /// The URL of the first OCSP responder that the certificate names (RFC 5280 §4.2.2.1) and that is asked by plain HTTP:
-    /// responses are signed, and asking over TLS would need the status of another certificate first.
+    /// The first URL of an OCSP responder in the certificate (RFC 5280 §4.2.2.1) that has the scheme `http`. Responders with
+    /// `https` are passed over: responses are signed anyway, and asking over TLS would need the status of another certificate
+    /// first.
     #[must_use]
     pub fn ocsp_responder(&self) -> Option<&'a str> {
         let mut descriptions = Reader(self.extensions.authority_info_access.unwrap_or_default());
@@ -211,8 +212,8 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// Whether it is of a responder that may sign OCSP responses in the name of its issuer (RFC 6960 §4.2.2.2), and has no
-    /// extension that limits it in ways not checked here.
+    /// Whether the owner of this certificate may sign OCSP responses in the name of the authority that has issued it (RFC 6960
+    /// §4.2.2.2). A certificate with a critical extension that is unknown here is refused, as the extension may forbid it.
     #[must_use]
     pub fn may_sign_ocsp_responses(&self) -> bool {
         let mut purposes = Reader(self.extensions.extended_key_usage.unwrap_or_default());
@@ -358,7 +359,7 @@ fn path_len(basic_constraints: &[u8]) -> Option<Option<usize>> {
     }
 }
 
-/// The content of a BIT STRING of whole bytes.
+/// The bits of a DER BIT STRING that consists of whole bytes, given the string's content; `None` for any other number of bits.
 pub(crate) fn bits(content: &[u8]) -> Option<&[u8]> {
     match content.split_first_chunk()? {
         (&[0], bits) => Some(bits),
@@ -420,7 +421,7 @@ pub fn same_public_key(one: &[u8], other: &[u8]) -> bool {
         && one.algorithm_parts() == other.algorithm_parts()
 }
 
-/// A Time (RFC 5280 §4.1.2.5) as seconds since the Unix epoch.
+/// Converts a Time of a certificate or OCSP response (RFC 5280 §4.1.2.5) to seconds since the Unix epoch.
 pub(crate) fn time(element: Element<'_>) -> Option<i64> {
     let (year, rest) = match element.tag {
         UTC_TIME => {

@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
 
 pub(crate) const NULL: u8 = 0x05;
 
-/// Writes an element whose content consists of these parts.
+/// Encodes a DER element with this tag, whose content is the concatenation of these parts.
 pub(crate) fn element(tag: u8, content: &[&[u8]]) -> Vec<u8> {
     let content = content.concat();
     let len = content.len().to_be_bytes();
@@ -78,7 +78,7 @@ pub(crate) fn element(tag: u8, content: &[&[u8]]) -> Vec<u8> {
     match len {
         &[short @ 0..=0x7f] => out.push(short),
         len => {
-            // A length has at most eight bytes.
+            // The length is encoded in at most eight bytes, so this conversion cannot fail.
             out.push(0x80 | u8::try_from(len.len()).unwrap_or(u8::MAX));
             out.extend_from_slice(len);
         }

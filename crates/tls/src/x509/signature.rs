@@ -1,15 +1,15 @@
-//! Signatures of certificates and of OCSP responses.
+//! Verifies the signatures of certificates and of OCSP responses.
 
 use rustls::crypto::WebPkiSupportedAlgorithms;
 
 use crate::{Certificate, PublicKey};
 
-/// Something that somebody has signed.
+/// The signed part of a certificate or of an OCSP response, with the signature.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SignedPart<'a> {
     /// The octets that were signed.
     pub(crate) message: &'a [u8],
-    /// The AlgorithmIdentifier of the signature, without tag and length.
+    /// The content of the signature's AlgorithmIdentifier, without tag and length.
     pub(crate) algorithm: &'a [u8],
     /// The bits of the signature.
     pub(crate) signature: &'a [u8],
@@ -24,13 +24,14 @@ impl<'a> SignedPart<'a> {
         }
     }
 
-    /// Whether the owner of a key signed it, by an algorithm that the server trusts.
+    /// Whether the signature was made with the private key that belongs to this public key, by an algorithm that the
+    /// server accepts for signatures of TLS certificates.
     pub(crate) fn verifies(&self, key: &PublicKey<'_>) -> bool {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         self.verifies_by(&provider.signature_verification_algorithms, key)
     }
 
-    /// The same for a choice of algorithms.
+    /// Does the same as [`Self::verifies`], but accepts these signature algorithms instead of the default ones.
     pub(crate) fn verifies_by(
         &self,
         algorithms: &WebPkiSupportedAlgorithms,
@@ -47,7 +48,7 @@ impl<'a> SignedPart<'a> {
     }
 }
 
-/// Whether the owner of a key signed a certificate.
+/// Whether a certificate is signed with the private key that belongs to this public key.
 pub(crate) fn is_signed_by(certificate: &Certificate<'_>, key: &PublicKey<'_>) -> bool {
     SignedPart::of_certificate(certificate).verifies(key)
 }
