@@ -54,13 +54,13 @@ class Server:
     fastcgi_template: str = ""
     # The text for `@compress@` in the template, by the content coding of the case; `@level@` in it stands for the level.
     compress: dict = field(default_factory=dict)
-    # If this is not empty, the server takes part only in cases that need it; see `Case.needs`.
+    # The command that starts the server as a proxy; if it is empty, that is `command`.
     proxy_command: list = field(default_factory=list)
-    # Path of a file of the system that the server needs besides its program.
+    # Whether the server takes part only in cases with a backend, in which it is a proxy.
     proxy_only: bool = False
-    # Takes part only in cases that need this; see `Case.needs`.
+    # If this is not empty, the server takes part only in cases that need it; see `Case.needs`.
     only: str = ""
-    # A file of the system that it needs besides its program.
+    # Path of a file of the system that the server needs besides its program.
     requires: str = ""
     # How the server is built in a directory of bench/, if the program that builds it is installed; see `build`.
     built: dict = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Server:
     environment: dict = field(default_factory=dict)
     # Files in the server's directory in addition to its configuration.
     files: dict = field(default_factory=dict)
-    # Whether it takes part in the daily subset.
+    # Whether the server takes part in the daily subset of the benchmarks.
     quick: bool = False
 
     @property

@@ -235,7 +235,7 @@ counters! {
     Overdrawn = "connections.overdrawn",
     /// Connections closed because of `max-memory`.
     MemoryClosed = "connections.memory-closed",
-    /// Bytes that connections hold in buffers: what `max-memory` limits.
+    /// Bytes that connections hold in buffers, which `max-memory` limits together with the memory of scripts.
     BufferBytes = "memory.buffers-bytes",
     /// Bytes that scripts have allocated, which are part of what `max-memory` limits.
     ScriptBytes = "memory.scripts-bytes",

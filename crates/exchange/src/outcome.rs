@@ -311,8 +311,9 @@ pub trait Handler: Send + Sync {
         BodyUse::Whole
     }
 
-    /// The internal redirect, to a path of the site, that this handler will order for any request with this head. If it is the
-    /// first handler of its path, the redirect is carried out before the body is received.
+    /// Returns the internal redirect that this handler orders for a request with this head, whatever the body contains; `None` if there
+    /// is none, or if it does not lead to a path of the site. If the handler is the first of its path, the server carries out the
+    /// redirect before it receives the body.
     fn early_reroute(&self, _: &Exchange) -> Option<Reroute> {
         None
     }

@@ -226,7 +226,7 @@ pub struct Worker {
     pub shutting_down: Cell<bool>,
     /// Notifies waiting tasks of the graceful shutdown.
     pub shutdown: Arc<Notify>,
-    /// Bytes that its scripts have allocated: part of `max-memory`.
+    /// Bytes that the scripts of this worker have allocated. They count towards `max-memory`.
     pub script_bytes: Rc<Cell<usize>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
     free: RefCell<Vec<ExchangeRef>>,

@@ -5,17 +5,17 @@ use std::ffi::c_void;
 
 use libmimalloc_sys as mimalloc;
 
-/// Alignment in bytes of all memory that mimalloc's functions without an alignment return for at least this size; for a smaller
-/// size, the memory is aligned to the largest power of two that is not above the size.
+/// mimalloc's functions without an alignment parameter align blocks of at least this many bytes to this many bytes. They align smaller
+/// blocks to the largest power of two that is not above the block's size.
 const ALIGNMENT: usize = 16;
 
-/// mimalloc.
+/// The allocator of this program, which calls mimalloc.
 ///
-/// The crate `mimalloc` has an allocator as well, but that one asks for an alignment with every layout. Version 3 of the library
-/// then searches and allocates more than the size wherever the size is above 1 KiB and no power of two.
+/// The crate `mimalloc` has such a type as well, but it passes an alignment to mimalloc with every allocation. For sizes above 1 KiB that
+/// are no power of two, version 3 of mimalloc then searches longer and allocates more than was asked for.
 pub(crate) struct Allocator;
 
-/// Whether memory of `size` bytes is aligned as `layout` demands without being asked for it.
+/// Whether mimalloc aligns a block of `size` bytes as `layout` demands even if it is called without an alignment.
 #[inline]
 const fn is_aligned(layout: Layout, size: usize) -> bool {
     layout.align() <= ALIGNMENT && layout.align() <= size
@@ -32,10 +32,10 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = layout.size();
         if is_aligned(layout, size) {
-            // SAFETY: there are no conditions.
+            // SAFETY: `mi_malloc` may be called with any size.
             unsafe { mimalloc::mi_malloc(size).cast() }
         } else {
-            // SAFETY: the alignment of a layout is a power of two.
+            // SAFETY: the alignment of a layout is a power of two, as mimalloc requires.
             unsafe { mimalloc::mi_malloc_aligned(size, layout.align()).cast() }
         }
     }
@@ -44,17 +44,17 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let size = layout.size();
         if is_aligned(layout, size) {
-            // SAFETY: there are no conditions.
+            // SAFETY: `mi_zalloc` may be called with any size.
             unsafe { mimalloc::mi_zalloc(size).cast() }
         } else {
-            // SAFETY: the alignment of a layout is a power of two.
+            // SAFETY: the alignment of a layout is a power of two, as mimalloc requires.
             unsafe { mimalloc::mi_zalloc_aligned(size, layout.align()).cast() }
         }
     }
 
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
-        // SAFETY: the caller promises that the memory is of this allocator.
+        // SAFETY: the caller promises that this allocator has returned `memory`.
         unsafe { mimalloc::mi_free(memory.cast::<c_void>()) }
     }
 
@@ -62,10 +62,10 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let memory = memory.cast::<c_void>();
         if is_aligned(layout, layout.size()) && is_aligned(layout, size) {
-            // SAFETY: the caller promises that the memory is of this allocator.
+            // SAFETY: the caller promises that this allocator has returned `memory`.
             unsafe { mimalloc::mi_realloc(memory, size).cast() }
         } else {
-            // SAFETY: the caller promises that the memory is of this allocator, and had this alignment.
+            // SAFETY: the caller promises that this allocator has returned `memory`, for a layout with the same alignment.
             unsafe { mimalloc::mi_realloc_aligned(memory, size, layout.align()).cast() }
         }
     }
@@ -89,7 +89,7 @@ mod tests {
                     assert_eq!(zeroed.addr() % align, 0, "{size} {align}");
                     assert_eq!(zeroed.add(size - 1).read(), 0);
                     Allocator.dealloc(zeroed, layout);
-                    // Several, since the first block of a page may be aligned by chance.
+                    // Several blocks are checked, since the first block of a page of mimalloc may be aligned by chance.
                     let several = [(); 9].map(|()| Allocator.alloc(layout));
                     for memory in several {
                         assert_eq!(memory.addr() % align, 0, "{size} {align}");

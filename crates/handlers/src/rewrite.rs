@@ -244,7 +244,7 @@ impl Handler for Rewrite {
     }
 }
 
-/// Runs the request again at `url`.
+/// Returns the order to run the request again inside the server, with `url` as its target.
 fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
     let method = exchange.request.method.clone();
     let mut order = Reroute::to(url, method, true);

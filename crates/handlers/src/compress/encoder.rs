@@ -46,14 +46,14 @@ impl Method {
         len.map_or(most, needed_bits).min(most)
     }
 
-    /// The logarithm of the window for a file of `len` bytes. Every decoder of brotli and zstd takes a window of 4 MB (RFC
-    /// 8878 §3.1.1.1.2).
+    /// The binary logarithm of the compressor's window in bytes, for a static file of `len` bytes. Every decoder of brotli and zstd takes
+    /// a window of 4 MB (RFC 8878 §3.1.1.1.2).
     fn file_window_bits(len: u64) -> u8 {
         needed_bits(len).min(22)
     }
 }
 
-/// The logarithm of the smallest window that holds content of `len` bytes. The smallest window of brotli and zstd has 10
+/// The binary logarithm of the smallest window in bytes that holds content of `len` bytes. The smallest window of brotli and zstd has 10
 /// bits.
 fn needed_bits(len: u64) -> u8 {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
@@ -63,7 +63,7 @@ fn needed_bits(len: u64) -> u8 {
 /// What a compressor does after it has taken the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Keep back what compresses better together with what follows.
+    /// The compressor may keep back input that compresses better together with the input that follows.
     Continue,
     /// The compressor outputs everything, so that the client can decode all that was compressed.
     Flush,
@@ -75,7 +75,7 @@ pub(crate) enum Operation {
 #[derive(Debug)]
 pub(crate) struct EncoderError;
 
-/// A compressor.
+/// A compressor of one of the three content codings.
 pub(crate) enum Encoder {
     Gzip { state: Box<Compress>, memory: usize },
     Brotli(Box<BrotliEncoder>),
@@ -93,7 +93,8 @@ impl Encoder {
         Self::with_window(method, len, method.window_bits(len))
     }
 
-    /// A compressor for a file of `len` bytes, which may take more memory than one for a response.
+    /// Creates a compressor for a static file of `len` bytes, whose compressed form is kept. It may take more memory than the compressor
+    /// of a response.
     pub(crate) fn of_file(method: Method, len: u64) -> Result<Self, EncoderError> {
         Self::with_window(method, Some(len), Method::file_window_bits(len))
     }
@@ -101,8 +102,8 @@ impl Encoder {
     fn with_window(method: Method, len: Option<u64>, bits: u8) -> Result<Self, EncoderError> {
         match method.coding {
             Coding::Gzip => {
-                // All sizes have the same window, so that responses can share compressors: most of the memory does not
-                // depend on it.
+                // The window is the same for responses of every length, so that responses can share compressors: most of a compressor's
+                // memory does not depend on the window.
                 let bits = method.window_bits(None).max(bits.min(15));
                 let level = Compression::new(u32::from(method.level));
                 Ok(Self::Gzip {
@@ -146,7 +147,7 @@ impl Encoder {
         }
     }
 
-    /// Compresses all of `input`, and appends what comes out to `output`.
+    /// Compresses all of `input`, and appends the output of the compressor to `output`.
     pub(crate) fn encode(
         &mut self,
         input: &[u8],

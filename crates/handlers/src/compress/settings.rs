@@ -98,7 +98,7 @@ const CODINGS: [Attribute; 3] = [
     ),
 ];
 
-/// `compress`, `gzip` and `compress-minimum-size` of a level.
+/// The settings `compress`, `gzip` and `compress-minimum-size` of a configuration level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompressSettings {
     pub(crate) methods: Methods,
@@ -109,7 +109,7 @@ pub(crate) struct CompressSettings {
 }
 
 impl CompressSettings {
-    /// Whether any coding is enabled.
+    /// Whether any content coding is enabled.
     pub(crate) fn is_on(&self) -> bool {
         self.methods != Methods::OFF
     }

@@ -1,7 +1,7 @@
 //! `fastcgi.connect` and `fastcgi.spawn`: applications answer requests over FastCGI.
 //!
-//! [`parameters`] describes the request. `h2o_upstream` has connections, records, header blocks, health checks, retries and
-//! time limits.
+//! The module [`parameters`] makes the FastCGI parameters that describe a request. The crate `h2o_upstream` has connections, records,
+//! header blocks, health checks, retries and time limits.
 
 mod handler;
 mod parameters;
@@ -236,9 +236,9 @@ fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
 struct FastcgiSettings {
     document_root: Option<Box<str>>,
     sends_delegated_uri: bool,
-    /// `fastcgi.timeout.*`
+    /// The time limits that the directives `fastcgi.timeout.*` set.
     timeouts: Timeouts,
-    /// `fastcgi.health-check`, `fastcgi.passive-health-check` and `fastcgi.retry`.
+    /// The settings `fastcgi.health-check`, `fastcgi.passive-health-check` and `fastcgi.retry`.
     checks: CheckSettings,
 }
 
@@ -255,11 +255,12 @@ impl Default for FastcgiSettings {
     }
 }
 
-/// An application as the configuration gives it.
+/// A FastCGI application that the configuration names.
 struct ApplicationSpec {
     url: BackendUrl,
     weight: u32,
-    /// Its own `health-check`, which replaces that of the configuration level.
+    /// The application's own `health-check`, which replaces that of the configuration level: `None` if the application has none,
+    /// `Some(None)` if it is `OFF`.
     check: Option<Option<HealthCheck>>,
 }
 
@@ -283,7 +284,7 @@ fn connect(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     add_handler(scope, command, applications)
 }
 
-/// Adds the handler for these applications.
+/// Adds a handler to the configured path that sends requests to these applications.
 fn add_handler(
     scope: &mut Scope,
     command: &Command<'_>,

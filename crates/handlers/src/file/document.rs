@@ -151,7 +151,8 @@ pub(super) struct Document {
 
 impl Document {
     pub(super) fn new(service: &Service, found: &FoundFile) -> Self {
-        // A kept variant has the validators of the file that it is made from.
+        // A compressed form that `compress.cache` keeps is sent with the modification time and size of the original file in its
+        // validators.
         let (identity, coding, is_kept) = match (&found.variant, found.shape) {
             (KeptVariant::Sent { original, .. }, ContentCoding::Encoded(coding)) => {
                 (original, coding.token(), true)

@@ -25,8 +25,8 @@ pub(super) struct AcceptedEncodings {
 }
 
 impl AcceptedEncodings {
-    /// The encodings that both settings and request allow. `keeps_variants`: whether files are kept compressed. HTTP/1.0
-    /// clients get unencoded files only.
+    /// The encodings that both settings and request allow. `keeps_variants`: whether `compress.cache` keeps compressed forms of the
+    /// files. HTTP/1.0 clients get unencoded files only.
     pub(super) fn of(setting: SendCompressed, keeps_variants: bool, request: &RequestHead) -> Self {
         let may_unpack = match setting {
             SendCompressed::Off if !keeps_variants => return Self::default(),
@@ -42,12 +42,12 @@ impl AcceptedEncodings {
         }
     }
 
-    /// The codings in which a file may be sent.
+    /// The content codings in which a file may be sent to the client.
     pub(super) const fn codings(self) -> CodingSet {
         self.codings
     }
 
-    /// Whether a file in that coding may be sent.
+    /// Whether a file may be sent to the client in this content coding.
     pub(super) const fn has(self, coding: Coding) -> bool {
         self.codings.has(coding)
     }

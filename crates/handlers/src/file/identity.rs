@@ -43,7 +43,7 @@ impl FileIdentity {
         }
     }
 
-    /// All of it as numbers, for a hash.
+    /// All fields of the identity as numbers, from which a hash is computed.
     pub(super) fn numbers(&self) -> [u64; 7] {
         [
             self.device,
@@ -56,7 +56,7 @@ impl FileIdentity {
         ]
     }
 
-    /// The modification time, in seconds since the Unix epoch.
+    /// The modification time of the file, in seconds since the Unix epoch.
     pub(super) fn modified(&self) -> i64 {
         self.modified.0
     }

@@ -60,24 +60,24 @@ pub(super) struct FoundFile {
     pub(super) identity: FileIdentity,
     pub(super) content: FileContent,
     pub(super) shape: ContentCoding,
-    /// What `compress.cache` has of the file.
+    /// Whether `compress.cache` has a compressed form of the file, or is to make one.
     pub(super) variant: KeptVariant,
-    /// The files that the result relies on; `None` if it may not outlive the request.
+    /// The states of the files on which the result of this look-up depends; `None` if the result must not be used for another request.
     pub(super) stamps: Option<Vec<FileStamp>>,
     /// Whether the file's mtime is old enough that another write would change it: two writes within one tick of the
     /// clock give the same mtime.
     pub(super) mtime_is_reliable: bool,
 }
 
-/// What `compress.cache` has of a file.
+/// Whether `compress.cache` has a compressed form of a file, or is to make one.
 #[derive(Debug, Default)]
 pub(super) enum KeptVariant {
-    /// The file is not kept compressed, or not for this client.
+    /// `compress.cache` has no compressed form to send in place of the file, and is not to make one.
     #[default]
     Nothing,
-    /// The file is sent as it is, and is to be compressed.
+    /// The file itself is sent, and this compressed form is to be made for later requests.
     Wanted(Box<WantedVariant>),
-    /// This form is sent in place of the file `original`.
+    /// This compressed form is sent in place of the file, whose identity is `original`.
     Sent {
         original: FileIdentity,
         variant: Variant,
@@ -400,7 +400,7 @@ impl<'a> Search<'a> {
         let variant = self.find_variant(&mut choice, &kind)?;
         let file = OpenFile::new(choice.file);
         let (content, identity) = FileContent::load(file, choice.identity, self.access)?;
-        // What the result relies on: the file itself, not the form that is sent, which never changes.
+        // The result of the look-up depends on the file itself; the compressed form that may be sent in place of the file never changes.
         let relied_on = match variant {
             KeptVariant::Sent { .. } => original,
             KeptVariant::Nothing | KeptVariant::Wanted(_) => identity,
@@ -424,7 +424,8 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    /// Looks for the kept form of a file, and puts it in the place of the file.
+    /// Looks for the compressed form of a file in the directory of `compress.cache`. If the form exists, it replaces the file in
+    /// `choice`.
     fn find_variant(
         &mut self,
         choice: &mut ChosenFile,
@@ -446,7 +447,7 @@ impl Search<'_> {
             Ok(file) => {
                 let (kind, identity) = inspect(&file)?;
                 if kind != FileType::RegularFile || identity.size == 0 {
-                    // An empty form says that the file does not get shorter.
+                    // An empty file in place of the compressed form says that compression makes the original hardly shorter.
                     return Ok(KeptVariant::Nothing);
                 }
                 choice.file = file;
@@ -459,7 +460,8 @@ impl Search<'_> {
             }
             Err(error @ (Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => Err(error),
             Err(Errno::NOENT) => {
-                // The next lookup after it has been made finds it.
+                // When the compressed form has been made, a cached result of this look-up is no longer valid, so the next look-up finds
+                // the form.
                 self.absent.push(path.to_owned());
                 Ok(KeptVariant::Wanted(Box::new(wanted)))
             }

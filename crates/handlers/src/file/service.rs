@@ -24,9 +24,9 @@ pub(super) struct Service {
     /// Limits the log lines about files that cannot be opened and about a missing directory.
     pub(super) failures: LineLimit,
     mime: Arc<MimeMap>,
-    /// How its files are kept compressed, if they are.
+    /// How `compress.cache` keeps the files of this service compressed; `None` if it does not.
     pub(super) variants: Option<Variants>,
-    /// Length of the path's key.
+    /// Length in bytes of the configured path, which is cut off the path of a request.
     key_len: usize,
 }
 

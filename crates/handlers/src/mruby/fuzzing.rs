@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: what scripts return.
+//! Entry points for fuzzing: responses that are made from the values that scripts return.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use super::answer::{self, Answer};
 use super::machine::{PARTS, PRELUDE};
 use super::objects::RequestState;
 
-/// A VM as handlers open it.
+/// Opens a Ruby VM with the same functions and Ruby library as the VMs of handlers.
 ///
 /// # Panics
-/// If the Ruby library cannot be used.
+/// If the VM cannot be opened.
 #[must_use]
 pub fn script_vm() -> Rc<Vm> {
     let options = Options {
@@ -23,7 +23,7 @@ pub fn script_vm() -> Rc<Vm> {
     Vm::open(options).expect("the Ruby library can be used")
 }
 
-/// The outcome of a script that returns this value.
+/// The outcome of a request whose script returns `value`.
 pub fn script_outcome(vm: &Vm, exchange: &mut Exchange, value: Value) -> Outcome {
     let request = RequestState::new(exchange, None);
     let answer = answer::read(vm, value, &request).unwrap_or_else(|left| {

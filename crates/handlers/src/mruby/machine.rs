@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::sub_request::{self, Place};
 use super::{content, http, objects, password, redis, wait};
 
-/// The least of `mruby.memory-limit`, in bytes.
+/// The smallest value of `mruby.memory-limit`, in bytes.
 pub(super) const LEAST_MEMORY: usize = 32 << 20;
 
 /// A script in the configuration.
@@ -143,7 +143,7 @@ impl Machine {
     fn open(worker: &Rc<Worker>, site: &Rc<LocalSite>) -> Result<Rc<Self>, String> {
         h2o_mruby::report_to(|text| h2o_log::report!(error, "[h2o_mruby] {text}"));
         let limits = site.settings.get::<ScriptLimits>();
-        // The other half stays for the buffers of connections.
+        // Scripts may use half of the memory that `max-memory` allows a worker; the other half stays for the buffers of connections.
         let share = (worker.shared.buffers.memory() / 2).max(LEAST_MEMORY);
         let options = Options {
             memory_limit: limits.memory.min(share),

@@ -1,4 +1,4 @@
-//! The VM as handlers open it.
+//! Tests of a Ruby VM with the functions and the Ruby library of handlers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use h2o_mruby::{Finish, Leave, Options, Value, Vm, faults};
 
 use super::machine::{PARTS, PRELUDE};
 
-/// What a script ended with, as text.
+/// The value or exception with which a script ended, as text.
 #[derive(Default)]
 struct Ended(RefCell<String>);
 
@@ -31,7 +31,7 @@ fn a_panic_in_any_function_that_scripts_call_costs_its_call() {
     let vm = Vm::open(options).unwrap();
     let run = |text: &str| {
         let ended = Rc::new(Ended::default());
-        // The value of a script must be an app.
+        // A script must evaluate to an object that can be called like a Rack application.
         let text = format!("$got = ({text}); lambda {{ |env| $got }}");
         vm.scope(|| match vm.compile(&text, "test.rb", 1) {
             Ok(code) => vm.evaluate(code, 1, Rc::clone(&ended) as Rc<dyn Finish>),

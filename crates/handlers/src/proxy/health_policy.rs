@@ -9,14 +9,14 @@ use h2o_upstream::{
     BackendHealthPolicy, HealthCheck, HealthChecks, HealthPolicy, PassiveCheck, Retry, Upstream,
 };
 
-/// The health checks and retries of a level.
+/// The settings of health checks and retries of a configuration level.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckSettings {
-    /// `health-check`; `None`: off.
+    /// The active health checks that `health-check` sets; `None` if they are off.
     pub(crate) active: Option<HealthCheck>,
-    /// `passive-health-check`, if it was set.
+    /// The passive health checks: `None` if `passive-health-check` was not set, `Some(None)` if it is off.
     pub(crate) passive: Option<Option<PassiveCheck>>,
-    /// `retry`, if it was set.
+    /// The retries: `None` if `retry` was not set, `Some(None)` if it is off.
     pub(crate) retry: Option<Option<Retry>>,
 }
 
@@ -215,7 +215,8 @@ fn count(attributes: &Attributes<'_>, name: &str, default: u32) -> Result<u32, E
     }
 }
 
-/// Which health checks are made of backends: those of their own entry, if there are any, or else those of the level.
+/// Which health checks are made of backends: for each backend those of its own configuration entry, if it has any, or else those of the
+/// configuration level.
 pub(crate) fn of<'b>(
     settings: &CheckSettings,
     own: impl Iterator<Item = &'b Option<Option<HealthCheck>>>,
@@ -266,8 +267,8 @@ mod tests {
     use super::*;
     use h2o_config::{Memory, load};
 
-    /// How two backends are looked after, the second of which has a `health-check` of its own: `a` and `p` for active and passive
-    /// checks, and how often requests are made again.
+    /// Returns the health checks of two backends as text, and the number of attempts of retries. The second backend has the
+    /// `health-check` `own` in its configuration entry. In the text, `a` stands for active checks and `p` for passive checks.
     fn shown(settings: &CheckSettings, own: &str) -> (String, Option<u32>) {
         let text = format!("[ 'http://a', {{ url: 'http://b', health-check: {own} }} ]");
         let node = load("f", &Memory::new().file("f", &*text)).unwrap();

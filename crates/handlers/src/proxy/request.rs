@@ -86,7 +86,7 @@ impl RequestRules {
         head.scheme = backend.scheme;
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
-            // HTTP/1 asks for a protocol by GET with `upgrade` (RFC 8441 §5).
+            // Over HTTP/1, a request for another protocol is a GET with the field `upgrade` (RFC 8441 §5).
             (TunnelKind::Protocol, Protocol::Http1 | Protocol::Fastcgi) => Method::Get,
             (TunnelKind::Protocol, Protocol::Http2 | Protocol::Http3) => Method::Connect,
             (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),

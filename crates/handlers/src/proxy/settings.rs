@@ -45,7 +45,7 @@ pub(crate) struct ProxySettings {
     pub(super) http2_max_streams: u32,
     /// Whether the names of the servers come from the configuration, or from requests and responses.
     pub(super) name_origin: NameOrigin,
-    /// `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`.
+    /// The settings `proxy.health-check`, `proxy.passive-health-check` and `proxy.retry`.
     pub(super) checks: CheckSettings,
 }
 

@@ -1,4 +1,4 @@
-//! The thread that compresses files.
+//! The thread that compresses static files for `compress.cache`.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
@@ -19,16 +19,17 @@ use crate::compress::{Encoder, Operation};
 use crate::file::identity::inspect;
 use crate::file::open::{self, Access, READ};
 
-/// Bytes that are read and compressed at a time.
+/// Number of bytes of a file that the thread reads and compresses at a time.
 const PIECE: usize = 64 * 1024;
-/// How long nothing is made after the disk was full or another error.
+/// How long the thread makes no compressed forms after the disk was full or another error occurred.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The nice value of the thread: requests come first.
+/// The nice value of the thread that compresses files: the workers, which serve requests, come first.
 const NICE: i32 = 10;
-/// How many forms are made before the directory is looked at again, where other processes make forms as well.
+/// Number of compressed forms that the thread makes before it adds up the sizes in the directory again, to which other processes add
+/// forms as well.
 const UNSEEN: u32 = 64;
 
-/// The times of a form that was just used.
+/// The new times of a compressed form that was just used: the modification time becomes the present, the access time stays.
 const USED_NOW: Timestamps = Timestamps {
     last_access: Timespec {
         tv_sec: 0,
@@ -40,7 +41,7 @@ const USED_NOW: Timestamps = Timestamps {
     },
 };
 
-/// Compresses what a store wants while it runs.
+/// The background service that runs the compressing thread of a store.
 pub(super) struct Maker(pub(super) Arc<VariantStore>);
 
 impl BackgroundService for Maker {
@@ -71,7 +72,7 @@ impl BackgroundService for Maker {
     }
 }
 
-/// The thread; dropping this ends it.
+/// The running thread of a store. Dropping this value ends the thread.
 struct Running {
     store: Arc<VariantStore>,
     thread: Option<JoinHandle<()>>,
@@ -81,24 +82,24 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.store.stop();
         if let Some(thread) = self.thread.take() {
-            // The panic hook has reported a panic.
+            // An error means that the thread has panicked, which the panic hook has reported.
             let _ = thread.join();
         }
     }
 }
 
-/// What became of a form.
+/// The result of an attempt to make a compressed form.
 enum Made {
-    /// It is there, with this length.
+    /// The form is in the directory, and has this length in bytes.
     Kept(u64),
-    /// Another process makes it, or the file has changed.
+    /// No form was made: the form exists already, another process makes it, or the file has changed or cannot be opened.
     Nothing,
-    /// The server ends.
+    /// The thread was told to end.
     Stopped,
 }
 
 fn run(store: &VariantStore) {
-    // Not essential: without it the thread competes with the workers on equal terms.
+    // An error is ignored: the thread then competes with the workers on equal terms.
     let _ = rustix::process::setpriority_process(None, NICE);
     let failures = LineLimit::per_minute(1);
     let mut total = clean(store, &failures);
@@ -112,7 +113,7 @@ fn run(store: &VariantStore) {
             (std::mem::take(&mut queue.used), queue.wanted.pop_front())
         };
         for variant in used {
-            // The time of modification says when a form was last used. It may have been removed.
+            // The modification time of a form says when the form was last used. An error is ignored: the form may have been removed.
             let _ = utimensat(CWD, variant.path(), &USED_NOW, AtFlags::empty());
         }
         let Some(wanted) = next else {
@@ -163,7 +164,8 @@ fn clean(store: &VariantStore, failures: &LineLimit) -> u64 {
     })
 }
 
-/// Makes a form. A form that is hardly shorter than the file becomes an empty file, which says that.
+/// Makes the compressed form of a file. If it is hardly shorter than the file, an empty file takes its place, which says that the
+/// original is to be sent instead.
 fn make(store: &VariantStore, wanted: &WantedVariant) -> io::Result<Made> {
     let variant = &wanted.variant;
     if variant.file().exists() {
@@ -210,14 +212,15 @@ fn make(store: &VariantStore, wanted: &WantedVariant) -> io::Result<Made> {
         unfinished.file.set_len(0)?;
         len = 0;
     }
-    // A form must not appear before its content is on the disk, which a loss of power would otherwise cut off.
+    // The content of the form must be on the disk before the form gets its final name: a loss of power could otherwise leave a form that
+    // is cut off.
     unfinished.file.sync_data()?;
     fs::rename(&unfinished.path, variant.file())?;
     unfinished.is_kept = true;
     Ok(Made::Kept(len))
 }
 
-/// A form that is being made. Removed when dropped, unless it was renamed.
+/// A compressed form that is being made. Its file is removed when this value is dropped, unless the form was completed and renamed.
 struct Unfinished {
     path: PathBuf,
     file: File,
@@ -225,7 +228,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// `None`: another process makes it.
+    /// Creates the file of the form. Returns `None` if the file exists, because another process makes the same form.
     fn begin(path: PathBuf) -> io::Result<Option<Self>> {
         let begun = OpenOptions::new()
             .write(true)
@@ -238,7 +241,7 @@ impl Unfinished {
                 file,
                 is_kept: false,
             })),
-            // If that process has died, the file is removed some time later.
+            // If the process that has created the file has died, `VariantStore::clean` removes the file later.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,9 +1,10 @@
 //! `compress.cache`: compressed forms of files, which are made once and then sent like precompressed files.
 //!
-//! The first clients get a file compressed while it is sent, at the fast levels of `compress`. Meanwhile a thread ([`maker`])
-//! compresses it well, into a file of a directory ([`store`]) whose name is a hash of what identifies the file: path, inode,
-//! times, size and method. So a form is never sent for a file that has changed; the name of the changed file is another one. Processes
-//! can share the directory: forms appear by renaming, and whoever finds its share exceeded removes those that were used least recently.
+//! The first clients get a file compressed while it is sent, at the fast levels of `compress`. Meanwhile a thread ([`maker`]) compresses
+//! the file well, into a file in a directory ([`store`]). The name of the compressed form is a hash of the compression level and of what
+//! identifies the original: path, inode, times and size. So a form is never sent for a file that has changed, because the changed file
+//! has another hash. Several processes can share the directory: a form appears in it by renaming, and a process that finds the forms
+//! larger than its limit removes those that were used least recently.
 
 mod maker;
 mod store;
@@ -21,13 +22,13 @@ use crate::compress::{CompressSettings, Method};
 pub(super) use store::Variant;
 pub(super) use store::VariantStore;
 
-/// Files longer than this are not kept compressed.
+/// `compress.cache` makes no compressed form of a file that is longer than this number of bytes.
 const MAX_FILE: u64 = 64 << 20;
 
 pub(super) const CACHE: Directive<Scope> = Directive {
     name: "compress.cache",
     levels: Levels::GLOBAL_ONLY,
-    // After `user`, before hosts.
+    // This directive is read after `user`, whose value the store needs, and before hosts, whose files need the store.
     pass: Pass::Listen,
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping, or `OFF`",
@@ -56,7 +57,7 @@ const ATTRIBUTES: [Attribute; 2] = [
     ),
 ];
 
-/// `compress.cache` of a configuration.
+/// The store that `compress.cache` configures; `None` if it is `OFF`.
 #[derive(Clone, Default)]
 struct ConfiguredStore(Option<Arc<VariantStore>>);
 
@@ -97,7 +98,7 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How the files of a service are kept compressed.
+/// The store with the compressed forms of the files of a service, and the settings by which the form for a client is chosen.
 pub(super) struct Variants {
     pub(super) store: Arc<VariantStore>,
     compress: Arc<CompressSettings>,
@@ -109,7 +110,7 @@ impl PartialEq for Variants {
     }
 }
 
-/// A file that is to be compressed, and the form that is wanted.
+/// A static file that is to be compressed, and the compressed form that is to be made of it.
 #[derive(Debug)]
 pub(super) struct WantedVariant {
     pub(super) source: CString,
@@ -119,14 +120,15 @@ pub(super) struct WantedVariant {
 }
 
 impl Variants {
-    /// What the settings of a level say; `None` if its files are not kept compressed.
+    /// Reads the settings of a configuration level. Returns `None` if its files are not kept compressed.
     pub(super) fn of(scope: &Scope) -> Option<Self> {
         let store = scope.shared.get::<ConfiguredStore>().0.clone()?;
         let compress = scope.settings.peek::<CompressSettings>()?;
         compress.is_on().then_some(Self { store, compress })
     }
 
-    /// The form of a file that a client gets; `None` if it gets the file as it is. The choice is that of `compress`.
+    /// Returns the compressed form that a client that accepts these codings gets of a file; `None` if the client gets the file as it is.
+    /// The coding is chosen as `compress` chooses it.
     pub(super) fn wanted(
         &self,
         accepted: CodingSet,
@@ -155,7 +157,7 @@ impl Variants {
     }
 }
 
-/// The path of a directory for messages.
+/// The path of a directory as text for messages.
 fn shown(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,4 +1,4 @@
-//! The directory with the compressed forms, and what is to be made.
+//! The directory with the compressed forms of files, and the queue of the forms that are to be made.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString, OsStr};
@@ -22,23 +22,22 @@ use crate::file::identity::FileIdentity;
 
 /// The user that a server started by root switches to if the configuration has no `user`.
 const DEFAULT_USER: &str = "nobody";
-/// Most files that wait to be compressed.
+/// Largest number of files that wait to be compressed; while so many wait, no other file is added.
 const MAX_QUEUED: usize = 1024;
-/// Most uses of forms that are noted between two passes of the thread.
+/// Largest number of uses of compressed forms that are noted until the thread takes the notes.
 const MAX_USED: usize = 1024;
-/// The suffix of forms that are being made.
+/// The suffix of the names of compressed forms that are being made.
 const UNFINISHED: &str = ".part";
-/// Forms that were begun earlier than this are those of a process that has ended.
+/// A form that is being made and has not been written to for this long was begun by a process that has ended.
 const ABANDONED: Duration = Duration::from_secs(600);
-/// What a file occupies at least.
+/// Number of bytes that a file occupies on the disk at least.
 const BLOCK: u64 = 4096;
 
-/// The name of a form.
+/// The path of a compressed form, which identifies the form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::file) struct Variant(CString);
 
 impl Variant {
-    /// Its path.
     pub(in crate::file) fn path(&self) -> &CStr {
         &self.0
     }
@@ -47,7 +46,7 @@ impl Variant {
         Path::new(OsStr::from_bytes(self.0.to_bytes()))
     }
 
-    /// The path of the form while it is made.
+    /// The path of the form's file while the form is being made.
     pub(super) fn unfinished(&self) -> PathBuf {
         let mut path = self.file().as_os_str().to_owned();
         path.push(UNFINISHED);
@@ -55,27 +54,27 @@ impl Variant {
     }
 }
 
-/// The compressed forms of files.
+/// The directory in which `compress.cache` keeps the compressed forms of files, and what the compressing thread has to do there.
 pub(in crate::file) struct VariantStore {
     directory: PathBuf,
-    /// Most bytes of all forms together.
+    /// Largest number of bytes that all forms together may occupy.
     size: u64,
-    /// `user` of the server.
+    /// The value of the directive `user`: the user that the server runs as.
     running_user: Option<Arc<str>>,
     queue: Mutex<Queue>,
-    /// Wakes the thread.
+    /// Wakes the compressing thread when `queue` has changed.
     changed: Condvar,
 }
 
-/// What the thread has to do.
+/// What the compressing thread has to do.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) wanted: VecDeque<WantedVariant>,
-    /// Those in `wanted`, and the one that is being made.
+    /// The forms in `wanted`, and the form that is being made.
     pub(super) known: HashSet<Variant>,
-    /// Forms that were sent.
+    /// Forms that were sent to clients, and whose time of use the thread has not updated yet.
     pub(super) used: Vec<Variant>,
-    /// Whether nothing is taken in, because the disk is full.
+    /// Whether no forms are added to `wanted` for a while, because the disk is full or another error occurred.
     pub(super) is_paused: bool,
     pub(super) is_stopped: bool,
 }
@@ -97,7 +96,7 @@ impl VariantStore {
             && self.running_user == other.running_user
     }
 
-    /// The form of a file with this path and identity.
+    /// Returns the compressed form of a file with this path and identity, made by this method.
     pub(super) fn variant(
         &self,
         source: &CStr,
@@ -119,11 +118,11 @@ impl VariantStore {
             }
         }
         path.extend_from_slice(suffix(method.coding).as_bytes());
-        // No file name of the configuration contains NUL.
+        // The path contains no NUL, because no file name of the configuration does.
         Variant(CString::new(path).unwrap_or_default())
     }
 
-    /// Has the thread make a form, unless it is about to.
+    /// Asks the thread to make a compressed form, unless the form is queued already or the queue takes none.
     pub(in crate::file) fn want(&self, wanted: WantedVariant) {
         let mut queue = self.queue();
         if queue.is_paused
@@ -137,7 +136,7 @@ impl VariantStore {
         self.changed.notify_one();
     }
 
-    /// Notes that a form is sent, so that it is not removed soon.
+    /// Notes that a compressed form is sent to a client, so that the form is not removed soon.
     pub(in crate::file) fn note_used(&self, variant: Variant) {
         let mut queue = self.queue();
         if queue.used.len() < MAX_USED {
@@ -150,7 +149,7 @@ impl VariantStore {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do, at most for `limit`.
+    /// Waits until the thread has something to do, for at most `limit`. Returns the locked queue.
     pub(super) fn wait(&self, limit: Duration) -> MutexGuard<'_, Queue> {
         let is_idle = |queue: &mut Queue| {
             queue.wanted.is_empty() && queue.used.is_empty() && !queue.is_stopped
@@ -166,8 +165,8 @@ impl VariantStore {
         self.changed.notify_one();
     }
 
-    /// Removes what was left unfinished, and, if the forms take more room than they may, those that were used least recently.
-    /// Returns the bytes of those that stay.
+    /// Removes unfinished forms that processes have left and, if the forms occupy more room than they may, those that were used least
+    /// recently. Returns the number of bytes that the remaining forms occupy.
     pub(super) fn clean(&self) -> io::Result<u64> {
         let mut forms = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -175,7 +174,7 @@ impl VariantStore {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             let Ok(found) = entry.metadata() else {
-                // Another process has removed it.
+                // Another process has removed the file meanwhile.
                 continue;
             };
             let used = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -206,7 +205,7 @@ impl VariantStore {
         Ok(total)
     }
 
-    /// Most bytes of all forms together.
+    /// Largest number of bytes that all forms together may occupy.
     pub(super) const fn size(&self) -> u64 {
         self.size
     }
@@ -260,7 +259,7 @@ impl Resource for VariantStore {
     }
 }
 
-/// The room that a form of this length takes.
+/// Number of bytes that a form of this length occupies on the disk.
 pub(super) fn room(len: u64) -> u64 {
     len.max(1).next_multiple_of(BLOCK)
 }
