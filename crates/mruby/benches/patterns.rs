@@ -1,4 +1,5 @@
-//! Benchmark of searches with patterns, as scripts do them. One operation is a hundred searches, written one after the other.
+//! Benchmark of searches with regular expressions in scripts. One operation is a hundred searches, which the script contains one after
+//! the other, without a loop.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 
 use h2o_mruby::{Finish, Leave, Options, Value, Vm};
 
-/// Searches in an operation.
+/// Number of searches in one operation of the benchmark.
 const SEARCHES: usize = 100;
 
 struct Defined;

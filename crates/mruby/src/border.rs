@@ -12,7 +12,7 @@ use crate::ffi::{RawCall, State};
 use crate::function::{Arguments, Call, Leave};
 use crate::vm::Vm;
 
-/// What every Rust value that is owned by a Ruby object begins with.
+/// The first field of every Rust value that a Ruby object owns: the type of the value, and the function that drops it.
 #[repr(C)]
 pub(crate) struct Header {
     kind: TypeId,
@@ -26,10 +26,10 @@ struct Owned<T> {
     value: T,
 }
 
-/// A pointer for the Ruby object that owns `value`.
+/// Moves `value` to the heap. Returns the pointer that is to be stored in the Ruby object that owns the value.
 pub(crate) fn own<T: 'static>(value: T) -> *mut Header {
     let drop = |header: *mut Header| {
-        // SAFETY: the header is that of the box below.
+        // SAFETY: `header` points to the box that is made at the end of `own`.
         std::mem::drop(unsafe { Box::from_raw(header.cast::<Owned<T>>()) });
     };
     let header = Header {
@@ -39,15 +39,15 @@ pub(crate) fn own<T: 'static>(value: T) -> *mut Header {
     Box::into_raw(Box::new(Owned { header, value })).cast()
 }
 
-/// The value behind a pointer of [`own`], if it is of this type.
+/// Returns the value to which a pointer from [`own`] leads, if the value has the type `T`.
 ///
 /// # Safety
-/// The pointer is null or was not dropped.
+/// The pointer is null, or [`own`] has returned it and the value has not been dropped.
 pub(crate) unsafe fn owned<'a, T: 'static>(pointer: *const Header) -> Option<&'a T> {
-    // SAFETY: as promised.
+    // SAFETY: the caller promises that the pointer is null or leads to a value that was not dropped.
     let header = unsafe { pointer.as_ref() }?;
     (header.kind == TypeId::of::<T>()).then(|| {
-        // SAFETY: it is the header of such a value.
+        // SAFETY: the header says that the value has the type `T`.
         unsafe { &(*pointer.cast::<Owned<T>>()).value }
     })
 }
@@ -100,7 +100,7 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
     status.unwrap_or(RAISED)
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
@@ -123,7 +123,7 @@ extern "C" fn h2o_mruby_drop(object: *mut c_void) {
     let before = COLLECTING.replace(true);
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let header = object.cast::<Header>();
-        // SAFETY: `own` made the pointer, and the shim gives it back once.
+        // SAFETY: `own` has made the pointer, and the C shim passes it to this function only once.
         unsafe { ((*header).drop)(header) };
     }));
     COLLECTING.set(before);

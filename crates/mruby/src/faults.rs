@@ -1,4 +1,4 @@
-//! Panics on demand, for tests: each function of Rust that Ruby can call panics once.
+//! Panics on demand, for tests: each Rust function that Ruby can call panics once.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ thread_local! {
     static NEXT: Cell<Option<i64>> = const { Cell::new(None) };
 }
 
-/// Panics if the function is the one that is to panic now.
+/// Panics if the function with this number is the one that the test wants to panic now.
 pub(crate) fn strike(number: i64) {
     if NEXT.get() == Some(number) {
         NEXT.set(None);
@@ -17,17 +17,18 @@ pub(crate) fn strike(number: i64) {
     }
 }
 
-/// How many functions of Rust the VM has.
+/// Number of Rust functions that Ruby can call in the VM.
 #[must_use]
 pub fn count(vm: &Vm) -> usize {
     vm.functions.borrow().len()
 }
 
-/// Lets every function of the VM panic in turn, where a script calls it; those that every script calls panic there. `run` evaluates a
-/// text and returns its value or its exception as text. Returns the number of functions.
+/// Makes every Rust function of the VM panic in turn. A script calls the function by the name `probe`; a function that every script calls
+/// panics when it is called for that script. `run` evaluates a Ruby text, and returns its value or its exception as text. Returns the
+/// number of functions.
 ///
 /// # Errors
-/// The functions whose panic was not reported as an exception, or after which the VM did not work.
+/// Descriptions of the functions whose panic was not reported as an exception, or after which the VM did not work.
 pub fn panic_in_each_function(
     vm: &Vm,
     mut run: impl FnMut(&str) -> String,
@@ -54,7 +55,7 @@ pub fn panic_in_each_function(
         if !got.contains("panic: on purpose") {
             wrong.push(format!("{number} gave {got}"));
         }
-        // More than once: what is kept for the next script may be broken.
+        // Several scripts run after the panic, because one script can leave something broken for the next.
         for _ in 0..3 {
             let after = run(AFTER);
             if !after.contains("1[1]") {

@@ -350,7 +350,7 @@ struct shim_watch *shim_watch_enter(struct shim_watch *of)
   struct shim_watch *before = watch;
   watch = of;
   of->interrupts = 0;
-  /* Only this thread writes it. Unlike when it leaves, nothing depends on when others see it. */
+  /* Only this thread writes `entries`. Unlike when the thread leaves the VM, nothing depends on when other threads see the new value. */
   atomic_store_explicit(&of->entries, atomic_load_explicit(&of->entries, memory_order_relaxed) + 1, memory_order_release);
   return before;
 }

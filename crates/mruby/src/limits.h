@@ -23,7 +23,7 @@ extern mrb_value mrb_exec_irep(mrb_state *mrb, mrb_value self, struct RProc *p);
 
 /* The memory that a VM uses. The fields must be those of `Memory` in ffi.rs. */
 struct shim_memory {
-  size_t used;  /* octets allocated now, as malloc rounds them, and those of Rust on behalf of scripts */
+  size_t used;  /* octets that the library has allocated now, as malloc rounds them, and those that Rust has allocated for scripts */
   size_t limit; /* octets beyond which only small allocations are granted */
   size_t most;  /* largest value that `used` has had */
   struct shim_watch *watch; /* used to interrupt the script before the limit; NULL until the VM is prepared */
@@ -32,7 +32,7 @@ struct shim_memory {
 /* The allocator of a VM; `memory` is its `struct shim_memory`. */
 void *limits_allocate(mrb_state *mrb, void *old, size_t size, void *memory);
 
-/* Octets that Rust has allocated on behalf of the script that runs: it is interrupted if memory is scarce. */
+/* Adds octets that Rust has allocated on behalf of the running script to `used`. If memory is scarce, the script is interrupted. */
 void limits_charge(struct shim_memory *memory, size_t size);
 
 /* Moves the bytecode of a script to pages of its own, where it can be interrupted. If there is no memory for the pages, the bytecode stays

@@ -226,12 +226,13 @@ extern int h2o_mruby_call(mrb_state *mrb, int64_t function, struct shim_call *ca
 
 enum { FEW = 8 };
 
-/* The frame that waits does not need its arguments any more: the collector may take what only they refer to. */
+/* Clears the arguments of the method that waits, which it does not need any more: so the garbage collector can free objects to which only
+ * these arguments refer. */
 static void forget_arguments(mrb_state *mrb)
 {
   mrb_int count = mrb_get_argc(mrb), i;
   mrb_value *slots = mrb->c->ci->stack + 1;
-  /* Many arguments, and those of a splat, are in an Array, which may be the script's. */
+  /* Many arguments, and those of a splat, are in an Array that the script may still use: they are not cleared. */
   if (mrb_get_argv(mrb) != slots)
     return;
   for (i = 0; i < count; i++)

@@ -44,13 +44,13 @@ impl Finish for Task {
 /// A strand that waits. It is used to resume the strand.
 pub struct Ticket {
     vm: Weak<Vm>,
-    /// `None` once it is used.
+    /// The strand that waits; `None` once the ticket was used.
     strand: Option<Value>,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // The strand will never be resumed.
+        // A strand that waits and whose ticket is dropped will never be resumed.
         if let (Some(strand), Some(vm)) = (self.strand, self.vm.upgrade()) {
             let lost = vm.strands.borrow_mut().remove(&strand.0);
             drop(lost);
@@ -58,22 +58,22 @@ impl Drop for Ticket {
     }
 }
 
-/// A strand (a fiber that runs jobs).
+/// A strand: a Ruby fiber that runs jobs.
 pub(crate) struct Strand {
-    /// Keeps it from the collector.
+    /// Keeps the fiber from the garbage collector.
     _rooted: Rooted,
-    /// What it calls for each job.
+    /// The Ruby object that the strand calls for each job.
     callable: Value,
-    /// `None` once the job has its result.
+    /// Receives the result of the current job; `None` once the job has its result.
     job: Option<Rc<dyn Finish>>,
     /// A value that the caller of [`Vm::spawn`] attaches to the job, such as the number of the handler whose script
     /// it runs.
     context: u64,
-    /// Whether it waits for a job.
+    /// Whether the strand waits for a job.
     pub(crate) is_idle: bool,
 }
 
-/// The strands that wait for a job.
+/// The strands that wait for a job, by the objects that they call.
 #[derive(Default)]
 pub(crate) struct IdleStrands {
     by_callable: FxHashMap<u64, Vec<Value>>,
@@ -87,7 +87,7 @@ impl IdleStrands {
         Some(strand)
     }
 
-    /// Returns whether there was room.
+    /// Keeps an idle strand for a later job. Returns whether there was room for the strand.
     fn keep(&mut self, callable: Value, strand: Value) -> bool {
         if self.count == KEPT {
             return false;
@@ -163,7 +163,7 @@ impl Vm {
         strands.get(&strand.0).map(|known| known.context)
     }
 
-    /// A strand without a job that calls this object.
+    /// Returns a strand without a job that calls this object: an idle one if there is one, else a new one.
     fn strand_for(&self, callable: Value) -> Result<Value, Value> {
         let idle = self.idle.borrow_mut().take(callable);
         if let Some(strand) = idle {
@@ -254,7 +254,7 @@ impl Vm {
         })
     }
 
-    /// The job has ended: its caller gets the result, and the strand waits for the next one.
+    /// Ends the job of the current strand: the caller of the job gets the result, and the strand waits for its next job.
     fn end_job(&self, result: Result<Value, Value>) -> Result<Value, Leave> {
         let strand = self.current_strand();
         let strand = strand.ok_or_else(|| Leave::runtime("no strand"))?;

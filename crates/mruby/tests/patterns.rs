@@ -1,4 +1,4 @@
-//! The memory of compiled patterns is part of a VM's limit.
+//! The memory of compiled regular expressions counts towards a VM's memory limit.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::System;
@@ -25,7 +25,7 @@ impl Finish for Seen {
     }
 }
 
-/// What a script evaluates to.
+/// The value or exception with which a script ends, as text.
 fn evaluate(vm: &Vm, text: &str) -> String {
     let seen = Rc::new(Seen::default());
     vm.scope(|| {
@@ -60,7 +60,7 @@ fn patterns_that_nobody_keeps_are_no_reason_to_stop_a_script() {
     let vm = open();
     let text = "20_000.times { |i| Regexp.new(\"x#{i}(a|b)*[c-z]+\") }; 'done'";
     assert_eq!(evaluate(&vm, text), "done");
-    // Literals are kept.
+    // The VM keeps the compiled regular expressions of literals, within a share of its limit.
     let text = "20_000.times { |i| /x#{i}(a|b)*[c-z]+/.match?('xab') }; 'done'";
     assert_eq!(evaluate(&vm, text), "done");
 }

@@ -584,7 +584,7 @@ fn guards_answer_before_the_body_is_collected() {
             ("/closed", "503 [] closed for today"),
             ("/users", "401 [\"www-authenticate\"] "),
             ("/open", "401 [\"www-authenticate\"] "),
-            // The guards of the path that a request is rewritten to, and those of the path before that.
+            // These paths rewrite requests to other paths: the guards of the path before the rewrite run first, then those of the target.
             ("/to-denied", "403 [] forbidden"),
             ("/to-users", "401 [\"www-authenticate\"] "),
             ("/users-first", "401 [\"www-authenticate\"] "),

@@ -1,16 +1,16 @@
 H2O::MAIN = self
 
 module H2O
-  # A fiber that calls one object for one job after the other. No exception may leave it, hence the second `rescue`.
+  # A fiber that runs jobs one after the other by calling one object. No exception may leave the fiber, hence the second `rescue`.
   class Strand < Fiber
     def self.make(callable)
-      # A constant would be looked up at each use.
+      # A local variable, because Ruby would look up a constant at each use.
       server = H2O
       new do |argument|
         while true
           begin
             begin
-              # Waits for the next argument, and keeps none meanwhile.
+              # Ends the job and waits for the argument of the next. Meanwhile `argument` is nil, so that the old one can be freed.
               argument = server.__finish(callable.call(argument), argument = nil)
             rescue Exception => e
               argument = server.__fail(e, e = nil)

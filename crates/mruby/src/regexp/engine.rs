@@ -27,7 +27,7 @@ pub(super) struct Regexp {
     octets: OnceCell<Result<fancy_regex::Regex, String>>,
     names: Vec<(String, usize)>,
     groups: usize,
-    /// Bytes that the VM counts for it. They grow with searches, by the caches of the engine.
+    /// Bytes that the VM counts for this regular expression. Searches increase the number, because they fill caches of the engine.
     charged: Cell<usize>,
 }
 
@@ -65,7 +65,7 @@ fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Re
 }
 
 impl Regexp {
-    /// Compiles a pattern; the VM counts its memory.
+    /// Compiles a regular expression, and adds its memory to that of the VM.
     pub(super) fn compile(vm: &Vm, source: &[u8], options: i64) -> Result<Self, Leave> {
         let before = meter::held();
         let regexp = Self::build(source, options)?;
@@ -73,7 +73,7 @@ impl Regexp {
         Ok(regexp)
     }
 
-    /// Charges what this thread has allocated since it held `before` bytes.
+    /// Adds to the VM's memory, for this regular expression, what the current thread has allocated since it held `before` bytes.
     fn charge(&self, vm: &Vm, before: isize) {
         let Ok(grown @ 1..) = usize::try_from(meter::held().wrapping_sub(before)) else {
             return;
@@ -82,7 +82,7 @@ impl Regexp {
         vm.charge(grown);
     }
 
-    /// Bytes that the VM counts for it.
+    /// Bytes that the VM counts for this regular expression.
     pub(super) const fn memory(&self) -> usize {
         self.charged.get()
     }
@@ -175,7 +175,7 @@ impl Regexp {
     ) -> Result<Option<Groups>, Leave> {
         let before = meter::held();
         let found = self.find(subject, start)?;
-        // The result itself is soon freed.
+        // The memory of the result is not charged, since it is soon freed.
         let capacity = found.as_ref().map_or(0, Vec::capacity);
         let result = capacity * size_of::<Option<(usize, usize)>>();
         self.charge(vm, before.wrapping_add(result.cast_signed()));

@@ -26,7 +26,7 @@ const MOST_KEPT: usize = 512;
 /// Number of compiled patterns after which garbage is collected: the collector does not know how much memory they use.
 const COMPILED_PER_COLLECTION: u32 = 256;
 
-/// What compiled patterns may have of the VM's memory to be kept: an eighth.
+/// If the kept regular expressions of literals use more than the VM's memory limit divided by this number, all of them are dropped.
 const KEPT_SHARE: usize = 8;
 
 /// The cached patterns by their source, for one set of flags.
@@ -156,7 +156,7 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(regexp)
 }
 
-/// Bytes of the patterns that are kept, with what searches have added to them.
+/// Bytes that the VM counts for the kept regular expressions of literals, including the caches that searches have filled.
 fn kept_memory(vm: &Vm, state: &State) -> usize {
     let kept = state.kept.borrow();
     let patterns = kept.values().flat_map(FxHashMap::values);
@@ -167,7 +167,8 @@ fn kept_memory(vm: &Vm, state: &State) -> usize {
     patterns.map(memory).sum()
 }
 
-/// Lets the collector take the patterns of literals, which are compiled again when they are evaluated.
+/// Drops the kept regular expressions of literals, so that the garbage collector can free them. They are compiled again when a script
+/// evaluates their literals again.
 pub(crate) fn forget_kept(vm: &Vm) {
     let removed = vm.local::<State>().kept.take();
     drop(removed);

@@ -172,7 +172,7 @@ impl Vm {
     pub fn object<T: 'static>(&self, class: Value, object: T) -> Result<Value, Value> {
         self.expect_kind(class, Kind::Class)?;
         let value = self.run(Op::Object, |work| work.a = class.0)?;
-        // SAFETY: the value is a new object without a pointer.
+        // SAFETY: `value` is a new Ruby object that owns no Rust value yet.
         unsafe { ffi::shim_set_object(value.0, border::own(object).cast()) };
         Ok(value)
     }

@@ -127,7 +127,7 @@ pub struct Vm {
     pub(crate) watched: Arc<Watched>,
     /// Number of [`Entered`] values that exist: how often the VM is entered.
     entries: Cell<u32>,
-    /// What [`Vm::report_memory_to`] was given, and this VM's part of it.
+    /// The sum that [`Vm::report_memory_to`] was given, and how many of its bytes are those of this VM.
     total: RefCell<Option<(Rc<Cell<usize>>, usize)>>,
     /// The exceptions that are raised when a script reaches its time limit or its memory limit.
     pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
@@ -138,7 +138,7 @@ pub struct Vm {
     /// Slots of [`Vm::root`] whose values were dropped by the garbage collector; they are freed when the VM is entered
     /// next.
     released: RefCell<Vec<usize>>,
-    /// The strands that run, wait or are idle. Others are the collector's.
+    /// The strands that run, wait or are idle. The garbage collector may free all other strands.
     pub(crate) strands: RefCell<FxHashMap<u64, Strand>>,
     pub(crate) idle: RefCell<IdleStrands>,
     /// Depth of nested strands: each was resumed by a function that the strand outside it called.
@@ -343,7 +343,7 @@ impl Vm {
         run(current.expect("Ruby runs only after `enter`"))
     }
 
-    /// The VM that runs on this thread.
+    /// The VM that this thread has entered; `None` if there is none.
     pub(crate) fn current<'a>() -> Option<&'a Self> {
         // SAFETY: `enter` borrows the VM until it restores the pointer, and the callers use it only meanwhile.
         unsafe { CURRENT.get().as_ref() }
@@ -550,33 +550,34 @@ impl Vm {
         let _ = self.run(Op::Collect, |_| ());
     }
 
-    /// Bytes of memory that Ruby's objects and code use.
+    /// Bytes of memory that Ruby's objects, code and compiled regular expressions use.
     #[must_use]
     pub fn memory(&self) -> usize {
         // SAFETY: only the allocator writes the record, and it does not run meanwhile.
         unsafe { (*self.memory.get()).used }
     }
 
-    /// The limit of [`Vm::memory`].
+    /// The limit of [`Vm::memory`], in bytes.
     pub(crate) fn memory_limit(&self) -> usize {
-        // SAFETY: nobody writes it.
+        // SAFETY: no thread writes the limit.
         unsafe { (*self.memory.get()).limit }
     }
 
-    /// Counts bytes that Rust has allocated on behalf of a script. If memory is scarce, the script that runs is interrupted.
+    /// Adds bytes that Rust has allocated on behalf of a script to the VM's memory. If the memory comes close to its limit, the running
+    /// script is interrupted.
     pub(crate) fn charge(&self, bytes: usize) {
-        // SAFETY: the record belongs to this VM, which does not run meanwhile.
+        // SAFETY: the record belongs to this VM, and nothing else uses the record during the call.
         unsafe { ffi::limits_charge(self.memory.get(), bytes) };
     }
 
-    /// Takes back what was [charged](Vm::charge).
+    /// Subtracts bytes that were [added](Vm::charge) before from the VM's memory.
     pub(crate) fn refund(&self, bytes: usize) {
-        // SAFETY: as above.
+        // SAFETY: the record belongs to this VM, and nothing else uses the record meanwhile.
         unsafe { (*self.memory.get()).used -= bytes };
     }
 
-    /// Keeps the sum of [`Vm::memory`] of several VMs in `total`, from now on until this one is closed. It is brought up to date
-    /// whenever the VM is left.
+    /// Adds [`Vm::memory`] of this VM to `total`, which can be the sum of several VMs, until this VM is closed. The sum is brought up to
+    /// date whenever the VM is left.
     pub fn report_memory_to(&self, total: Rc<Cell<usize>>) {
         let now = self.memory();
         total.set(total.get() + now);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use h2o_exchange::{Shared, Worker};
 
-/// The scripts of a worker reduce what its connections may have, but never below this share of the limit: closing connections
-/// does not make scripts smaller.
+/// The memory of a worker's scripts counts towards `max-memory` at most up to the limit divided by this number. The rest is always left
+/// to connections: closing connections does not make scripts smaller.
 const SCRIPTS_SHARE: usize = 2;
 
 /// Bytes that the connections of one worker hold in buffers, within the limit of [`h2o_exchange::BufferLimits`].
@@ -35,7 +35,7 @@ impl MemoryAccount {
         self.scripts.get()
     }
 
-    /// What connections and scripts have, of `limit`.
+    /// Bytes that count towards `limit`: those of the connections' buffers, and those of the scripts up to their share.
     fn taken(&self, limit: usize) -> usize {
         let scripts = self.scripts.get().min(limit / SCRIPTS_SHARE);
         self.used.get().saturating_add(scripts)

@@ -114,9 +114,10 @@ pub(crate) fn admit(
     }
 }
 
-/// Carries out the internal redirects that the head of the request decides, as those of `rewrite`, before the body is received:
-/// so the guards of the target run before its body is collected, and a handler there can pull it. Returns a guard of the path that
-/// decides later; its redirect then follows when the body has come.
+/// Carries out the internal redirects that the head of the request alone decides, such as those of `rewrite`, before the body is
+/// received: so the guards of the target path run before the body is collected, and a handler of that path can pull the body while it
+/// arrives. Returns a guard of the path that has not decided yet, if there is one; the redirect then follows when the body has been
+/// received.
 fn settle_path(exchange: &mut Exchange) -> Result<Option<WaitingGuard>, Box<Response>> {
     loop {
         let site = Rc::clone(&exchange.site);

@@ -63,7 +63,7 @@ pub(super) fn reroute_early(
     }
 }
 
-/// Gives the request its new target.
+/// Gives the request the target of the internal redirect.
 fn change_target(
     exchange: &mut Exchange,
     order: &mut Reroute,
