@@ -1,4 +1,4 @@
-//! Patterns of scripts against oniguruma, which reads the syntax of Ruby, too.
+//! Compares what regular expressions in scripts find with what oniguruma finds, a library that reads the syntax of Ruby as well.
 
 #![expect(unsafe_code, reason = "the interface of oniguruma is C's")]
 
@@ -12,22 +12,22 @@ use onig_sys::{
 
 use crate::ruby::{call, places, string, with_vm};
 
-/// Most items of a pattern: more make searches slow, not different.
+/// Largest number of items in a pattern: more items make searches slower and find no other kind of difference.
 const MOST_ITEMS: usize = 24;
 
-/// Most levels of groups.
+/// Largest depth of nested groups.
 const DEEPEST: usize = 3;
 
-/// Characters of subjects, and of patterns where they mean themselves.
+/// The characters of the searched texts, and of patterns where a character stands for itself.
 const ALPHABET: &[u8; 16] = b"aabbcAB01_-. \nx/";
 
-/// Makes a pattern from bytes: one that is well-formed, and that the manual of neither engine calls a difference. Loops over what can
-/// be empty are such a difference, in how often they run.
+/// Makes a pattern from the bytes of the fuzzer: a well-formed one, without what the manual of either engine calls a difference. Loops
+/// over items that can match the empty string are such a difference: the engines run them a different number of times.
 struct Maker<'a> {
     input: &'a [u8],
     out: String,
     items: usize,
-    /// Groups that are complete, in the order of their beginnings, and those that have begun.
+    /// For each capturing group, in the order of their beginnings: whether the pattern contains the end of the group already.
     complete: Vec<bool>,
 }
 
@@ -59,7 +59,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Alternatives. Returns whether what they make can be empty.
+    /// Adds alternatives to the pattern. Returns whether they can match the empty string.
     fn alternatives(&mut self, depth: usize) -> bool {
         let mut is_empty = false;
         loop {
@@ -83,7 +83,7 @@ impl Maker<'_> {
         is_empty
     }
 
-    /// One item with its quantifier. Returns whether it can be empty.
+    /// Adds an item with its quantifier to the pattern. Returns whether the item can match the empty string.
     fn item(&mut self, depth: usize) -> bool {
         let can_be_empty = match self.byte() % 12 {
             0..=3 => {
@@ -173,23 +173,23 @@ impl Maker<'_> {
     }
 }
 
-/// A pattern of oniguruma.
+/// A pattern that oniguruma has compiled.
 struct Onig(OnigRegex);
 
 impl Drop for Onig {
     fn drop(&mut self) {
-        // SAFETY: `onig_new` made it.
+        // SAFETY: `onig_new` has made the pattern, which is freed only here.
         unsafe { onig_sys::onig_free(self.0) };
     }
 }
 
 impl Onig {
-    /// `None` if oniguruma does not take the pattern.
+    /// Compiles a pattern. Returns `None` if oniguruma refuses it.
     fn compile(pattern: &str, flags: u8) -> Option<Self> {
         static ONCE: Once = Once::new();
         let mut encoding = &raw mut onig_sys::OnigEncodingUTF8;
         ONCE.call_once(|| {
-            // SAFETY: the list has one encoding.
+            // SAFETY: the list contains one encoding, as its length says.
             unsafe { onig_sys::onig_initialize(&raw mut encoding, 1) };
         });
         let mut options =
@@ -205,7 +205,7 @@ impl Onig {
         }
         let mut regex = ptr::null_mut();
         let range = pattern.as_bytes().as_ptr_range();
-        // SAFETY: the pattern has this range, and the rest is constants of the library.
+        // SAFETY: `range` is the range of the pattern, `regex` receives the result, and the other arguments are constants of the library.
         let made = unsafe {
             onig_sys::onig_new(
                 &raw mut regex,
@@ -220,10 +220,10 @@ impl Onig {
         (made == 0).then_some(Self(regex))
     }
 
-    /// Where the groups of the first match are. An error if the search was given up.
+    /// Returns the ranges of all groups of the first match, or an error if oniguruma gave up the search.
     fn search(&self, subject: &[u8]) -> Result<Option<Vec<Option<[i64; 2]>>>, i32> {
         let range = subject.as_ptr_range();
-        // SAFETY: the subject has this range; the region is freed below, and has as many places as it says.
+        // SAFETY: `range` is the range of the subject. The region is freed below, and has as many places as its `num_regs` says.
         unsafe {
             let region = onig_sys::onig_region_new();
             let found = onig_sys::onig_search(
@@ -252,16 +252,16 @@ impl Onig {
     }
 }
 
-/// The first byte has the flags, the second says how many of the others make the pattern; the rest makes the subject. Scripts find what
-/// oniguruma finds, group by group.
+/// The fuzz target. The first byte of the input has the flags of the pattern, the second says how many of the remaining bytes make the
+/// pattern; the others make the searched text. A script must find what oniguruma finds, group by group.
 ///
 /// # Panics
-/// If they do not.
+/// If a script finds something else, or refuses the pattern.
 pub fn ruby_pattern_engines(input: &[u8]) {
     compare(input);
 }
 
-/// Returns whether both found a match; `None` if one of them gave up.
+/// Returns whether both engines found a match; `None` if an engine gave up, so that nothing was compared.
 fn compare(input: &[u8]) -> Option<bool> {
     let [flags, share, rest @ ..] = input else {
         return None;
@@ -280,7 +280,7 @@ fn compare(input: &[u8]) -> Option<bool> {
     let mut subject: Vec<u8> = letters
         .map(|byte| ALPHABET[usize::from(*byte) % ALPHABET.len()])
         .collect();
-    // Oniguruma sees no line behind the last line break.
+    // Oniguruma sees no empty line after a line break at the end of the text, so the text ends without a line break.
     while subject.last() == Some(&b'\n') {
         subject.pop();
     }

@@ -1,4 +1,4 @@
-//! Responses of every shape that scripts return.
+//! Fuzzes the responses that are made from the values that scripts return.
 
 use std::rc::Rc;
 
@@ -14,11 +14,11 @@ thread_local! {
     static VM: Rc<Vm> = script_vm();
 }
 
-/// The first byte says whether the method is HEAD, and whether the value is the whole response or its parts are status, fields and body,
-/// each of any kind. What is sent is well-formed.
+/// The fuzz target. The first byte of the input says whether the method is HEAD, and whether the value that the script returns is of any
+/// kind, or a list of status, fields and body of which each is of any kind. The response that is made from the value must be well-formed.
 ///
 /// # Panics
-/// If it is not.
+/// If the response is not well-formed.
 pub fn script_responses(input: &[u8]) {
     let Some((&options, mut rest)) = input.split_first() else {
         return;

@@ -13,7 +13,7 @@ struct Fleet {
     child: Child,
     folder: Folder,
     port: u16,
-    /// The environment variables with the ports.
+    /// The environment variables that tell the processes of the fleet their ports.
     ports: [(&'static str, String); 5],
 }
 
@@ -56,7 +56,7 @@ impl Fleet {
         fleet
     }
 
-    /// Waits until the balancer sends requests to all servers.
+    /// Waits until the balancer sends requests to all three servers.
     fn wait(&self) {
         eventually("three servers", || {
             let mut servers: Vec<_> = (0..3).filter_map(|_| self.asked()).collect();
@@ -93,7 +93,7 @@ impl Drop for Fleet {
     }
 }
 
-/// A balancer that the test has started. It ends with this value.
+/// A load balancer that the test has started. Its process is killed when this value is dropped.
 struct Balancer(Child);
 
 impl Drop for Balancer {
@@ -186,7 +186,8 @@ fn no_request_is_lost_while_one_server_after_the_other_is_upgraded() {
     });
 }
 
-/// The balancer is killed while clients have connections through it, and started again.
+/// The load balancer is killed while clients have connections through it, and another one is started: the servers keep running, and serve
+/// requests through the new balancer.
 #[test]
 fn servers_outlive_the_balancer_and_serve_the_next_one() {
     let fleet = Fleet::start();

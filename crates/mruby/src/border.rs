@@ -12,7 +12,7 @@ use crate::ffi::{RawCall, State};
 use crate::function::{Arguments, Call, Leave};
 use crate::vm::Vm;
 
-/// The first field of every Rust value that a Ruby object owns: the type of the value, and the function that drops it.
+/// The header in front of every Rust value that a Ruby object owns: the type of the value, and the function that drops it.
 #[repr(C)]
 pub(crate) struct Header {
     kind: TypeId,

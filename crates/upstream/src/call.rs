@@ -17,7 +17,7 @@ pub enum Protocol {
     Http2,
     /// The request uses HTTP/3.
     Http3,
-    /// FastCGI.
+    /// The request uses FastCGI.
     Fastcgi,
 }
 
@@ -42,7 +42,7 @@ pub struct Call<'a> {
     ///
     /// The function is called once per attempt to connect: normally once. It is not called for FastCGI.
     pub build: &'a mut dyn FnMut(&BackendUrl, Protocol, &mut RequestHead),
-    /// What a FastCGI application gets in place of a head; set if and only if [`crate::UpstreamSettings::fastcgi`] is.
+    /// What a FastCGI application gets in place of the head of a request; set if and only if [`crate::UpstreamSettings::fastcgi`] is.
     pub fastcgi: Option<&'a FastcgiRequest<'a>>,
     /// The body of the request; for tunnels, the bytes from the client.
     pub body: RequestBody,

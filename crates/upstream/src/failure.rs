@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// Replaces the text.
+    /// Returns this failure with another text.
     pub(crate) fn with_text(self, text: String) -> Self {
         Self {
             text: Cow::Owned(text),
@@ -73,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// Replaces the cause.
+    /// Returns this failure with another cause.
     pub(crate) fn with_cause(self, cause: FailureCause) -> Self {
         Self { cause, ..self }
     }

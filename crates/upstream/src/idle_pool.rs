@@ -49,7 +49,7 @@ impl<C: 'static> IdlePool<C> {
         }
     }
 
-    /// Number of connections to `backend`.
+    /// Number of idle connections to `backend`.
     pub(crate) fn len(&self, backend: usize) -> usize {
         self.backends[backend].borrow().len()
     }

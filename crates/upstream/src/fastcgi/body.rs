@@ -12,7 +12,7 @@ use crate::read_ahead::Origin;
 /// after END_REQUEST.
 pub(super) struct FastcgiBody {
     exchange: Option<FastcgiExchange>,
-    /// Why the body fails after `ready`, if it does.
+    /// The error with which the body ends after the bytes of `ready`; `None` if there is no error so far.
     failure: Option<String>,
     /// Bytes of the body that arrived together with the head.
     ready: Bytes,

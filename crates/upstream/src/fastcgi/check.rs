@@ -9,7 +9,7 @@ use super::{FastcgiError, FastcgiTarget, MAX_HEAD, head, head_end};
 use crate::Failure;
 use crate::stream::UpstreamStream;
 
-/// Asks an application for `path` with `GET`, and returns the status of its response.
+/// Sends a GET request for `path` to a FastCGI application, and returns the status of the response.
 pub(crate) async fn ask(
     mut stream: UpstreamStream,
     target: &FastcgiTarget,
@@ -55,7 +55,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// The failure of a request whose response has this header block.
+/// The failure of a request whose response has an invalid header block.
 pub(super) fn head_failure(error: &head::HeadError) -> Failure {
     Failure::sent("").with_text(error.to_string())
 }

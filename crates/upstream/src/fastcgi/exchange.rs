@@ -20,7 +20,7 @@ const PIECE: usize = 16 * 1024;
 pub(super) struct FastcgiExchange {
     connection: Connection,
     local: Rc<LocalState>,
-    /// Counts the request for the balancer.
+    /// Counts the request, while it is in progress, among those of its application, for the load balancer.
     _in_use: Option<InUse>,
     worker: Rc<Worker>,
     keeps_connection: bool,
@@ -31,12 +31,12 @@ pub(super) struct FastcgiExchange {
     timer: Timer,
     /// Whether the timer of the I/O timeout runs.
     is_waiting: bool,
-    /// Whether anything has been sent.
+    /// Whether any byte of the request has been sent.
     pub(super) has_sent: bool,
     /// Whether any byte of the response has been received.
     pub(super) has_received: bool,
-    /// Whether the application may have responded without the whole request: it began before all of it was sent, and
-    /// has not paused since.
+    /// Whether the application may have responded without reading the whole request: the response began before the whole request was
+    /// sent, and has not paused since.
     is_early: bool,
     on_stderr: OnStderr,
 }
@@ -54,7 +54,7 @@ enum Content {
 #[derive(Debug)]
 pub(super) enum Part {
     Content(Bytes),
-    /// The application sent END_REQUEST; whether because it is overloaded.
+    /// The application sent END_REQUEST; `is_overloaded` says whether the record's status is FCGI_OVERLOADED.
     End {
         is_overloaded: bool,
     },
@@ -100,7 +100,7 @@ impl FastcgiExchange {
         }
     }
 
-    /// Index of the application that was asked.
+    /// Index, among the backends of the upstream, of the application that gets the request.
     pub(super) const fn backend(&self) -> usize {
         self.connection.backend
     }
@@ -115,8 +115,8 @@ impl FastcgiExchange {
         matches!(self.content, Content::Ended) && self.out.is_empty()
     }
 
-    /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client sends more
-    /// of the request body.
+    /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client has sent more of the
+    /// request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
             // Content that is there goes into the same write as what is before it, and so does the end: a request without
@@ -247,7 +247,8 @@ impl FastcgiExchange {
                 Received::Stderr(text) => (self.on_stderr)(&text),
                 Received::Unexpected(kind) => return Err(FastcgiError::UnexpectedRecord(kind)),
                 Received::End { is_overloaded } => {
-                    // An application that has not read the content might take the rest of it for the next request.
+                    // An application that has not read the whole content of this request might take the rest for the next request on the
+                    // connection.
                     self.keeps_connection &=
                         self.is_sent() && !self.is_early && self.reader.is_clean(&self.input);
                     self.stop_upload();

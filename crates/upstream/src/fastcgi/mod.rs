@@ -35,35 +35,36 @@ pub type OnStderr = Rc<dyn Fn(&[u8])>;
 /// Limit in bytes of the header block of a response.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// A request, except for its content.
+/// A FastCGI request, except for its content.
 pub struct FastcgiRequest<'a> {
     /// The method; decides whether the request may be sent again.
     pub method: Method,
     /// The parameters, as [`record::encode_parameter`] writes them.
     pub parameters: &'a [u8],
-    /// For the error log.
+    /// Is called with the text that the application writes to STDERR, for the error log.
     pub on_stderr: OnStderr,
 }
 
-/// How health checks address an application.
+/// Which FastCGI parameters of a health check name the requested path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FastcgiTarget {
-    /// By `PATH_INFO`, as applications that answer all requests of a path.
+    /// `PATH_INFO`, for an application that answers all requests of a path.
     Path,
-    /// By `SCRIPT_NAME`, and `SCRIPT_FILENAME` below this directory.
+    /// `SCRIPT_NAME`, and `SCRIPT_FILENAME` with the requested path below this directory.
     Script(Box<str>),
 }
 
-/// Why there is no header block. H2O compatibility: the texts are H2O's.
+/// Why no complete header block of a response has arrived. H2O compatibility: the texts are H2O's.
 #[derive(Debug, PartialEq, Eq)]
 enum FastcgiError {
-    /// No record came for `fastcgi.timeout.io` or, at first, `fastcgi.timeout.first_byte`.
+    /// The application sent no record for `fastcgi.timeout.io` or, at the beginning of its response, for `fastcgi.timeout.first_byte`.
     TimedOut,
     /// The application closed the connection before the end of the header block.
     Closed,
-    /// The application sent END_REQUEST before the end of the header block; whether it is overloaded and has not begun with the request.
+    /// The application sent END_REQUEST before the end of the header block. `is_overloaded`: the application is overloaded and has not
+    /// begun with the request.
     EndBeforeHead { is_overloaded: bool },
-    /// The header block is too long.
+    /// The header block of the response is longer than the server accepts.
     HeadTooLong,
     /// The application sent a record of this type, which FastCGI does not allow it to send to a server.
     UnexpectedRecord(u8),
@@ -87,8 +88,8 @@ impl fmt::Display for FastcgiError {
 }
 
 impl FastcgiError {
-    /// The failure of a request of which the application has received something (`is_sent`) and answered something
-    /// (`has_received`).
+    /// The failure of the request that ended with this error. `is_sent`: the application has received bytes of the request.
+    /// `has_received`: bytes of the response have arrived.
     fn to_failure(&self, is_sent: bool, has_received: bool) -> Failure {
         let cause = match self {
             Self::TimedOut => FailureCause::TimedOut,
@@ -125,10 +126,10 @@ impl Failure {
     }
 }
 
-/// A connection to an application.
+/// A connection to a FastCGI application.
 pub(crate) struct Connection {
     stream: UpstreamStream,
-    /// Index of the backend.
+    /// Index of the application among the backends of the upstream.
     backend: usize,
 }
 
@@ -144,7 +145,7 @@ impl From<NewConnection> for Connection {
 }
 
 impl Connection {
-    /// What happened on the connection while it was idle. With `thoroughly` the kernel is asked.
+    /// Says what happened on the connection while it was idle. With `thoroughly` the kernel is asked.
     pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         self.stream.check(thoroughly)
     }
@@ -195,7 +196,7 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), 
                     let block = piece.split_to(end);
                     return Ok((block, piece));
                 }
-                // An end of line may have been split.
+                // The empty line that ends the header block may have arrived in pieces.
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
                 if let Some(end) = head_end(&received, from) {
@@ -234,8 +235,8 @@ fn head_end(received: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// The reply, with all of the response that has arrived: a small one ends here. If the whole response has arrived, the body is
-/// in memory and its length is known; bytes beyond the announced length are dropped.
+/// Makes the reply from the head and all of the body that has arrived, which for a small response is the whole body. If the whole
+/// response has arrived, the body is in memory and its length is known; bytes beyond the announced length are dropped.
 fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: Bytes) -> Reply {
     let backend = exchange.backend();
     let mut ready = content;
@@ -249,7 +250,7 @@ fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: By
             }
             Ok(Some(Part::End { .. } | Part::Closed)) => break Some(Ok(())),
             Ok(None) => break None,
-            // The status has come, so only the body fails.
+            // The head of the response has arrived, so the request succeeds and only the body of the response fails.
             Err(error) => break Some(Err(error.to_string())),
         }
     };

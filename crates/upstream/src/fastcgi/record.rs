@@ -173,9 +173,9 @@ pub(super) enum Received {
     Stdout(Bytes),
     /// The whole content of a STDERR record.
     Stderr(Bytes),
-    /// END_REQUEST; whether its status is FCGI_OVERLOADED.
+    /// An END_REQUEST record; `is_overloaded` says whether its status is FCGI_OVERLOADED.
     End { is_overloaded: bool },
-    /// A record that an application must not send.
+    /// A record of this type, which an application must not send.
     Unexpected(u8),
     /// The record has not arrived completely.
     NeedMore,
