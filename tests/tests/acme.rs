@@ -360,8 +360,8 @@ fn names_that_no_certificate_can_be_obtained_for_are_refused() {
     }
 }
 
-/// A loader that records how it is called, makes a certificate for each host by OpenSSL, says so to the supervisor, and ends when
-/// its standard input is closed.
+/// A shell script as the program that `loader` names. It records its arguments in a file, makes a certificate for each host with
+/// OpenSSL, sends SIGHUP to the supervisor, and ends when its standard input is closed.
 const LOADER: &str = r#"#!/bin/sh
 echo "$H2O_ROOT: $*" >> @DIR@/calls
 if [ "$1" = --check ]; then
@@ -381,7 +381,7 @@ cat
 echo ended >> @DIR@/calls
 "#;
 
-/// A configuration with that loader, and the port of its TLS listener.
+/// Returns a configuration whose `loader` is the script [`LOADER`], and the port of its TLS listener.
 fn with_loader(folder: &Folder) -> (String, u16) {
     let directory = folder.path().to_str().expect("it is UTF-8").to_owned();
     let loader = folder.write("loader", LOADER.replace("@DIR@", &directory));

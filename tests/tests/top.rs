@@ -166,7 +166,7 @@ fn it_asks_the_newest_generation_under_a_supervisor() {
     let (code, first, errors) = h2o_top(&server, &[]);
     assert_eq!((code, &*errors), (0, ""));
     assert!(first.contains("default/of-1"), "{first}");
-    // This connection keeps the old generation alive.
+    // This open connection keeps the old generation of the server running after the reload.
     let mut connection = server.connect();
     connection.send("GET /small HTTP/1.1\r\nHost: default\r\n\r\n");
     assert_eq!(connection.read_response("GET").code(), 200);

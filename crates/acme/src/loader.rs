@@ -1,21 +1,23 @@
-//! The program that obtains certificates in the server's place (`loader`).
+//! The program that obtains certificates in the server's place: the attribute `loader` of the directive `acme` names
+//! it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::Acme;
 
-/// A loader with its arguments.
+/// The program that `loader` names, with the arguments that it is run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loader {
-    /// The program.
+    /// The path of the program, or its name, which is looked for in `PATH`.
     pub program: PathBuf,
-    /// Its arguments behind `--pid PID`.
+    /// The arguments that follow `--pid PID`.
     pub arguments: Vec<OsString>,
 }
 
 impl Acme {
-    /// The loader for these hosts; `None` if the server obtains their certificates.
+    /// Returns the program that is to obtain the certificates of these hosts; `None` if no `loader` is configured, so
+    /// that the server obtains them itself.
     pub fn loader_of<'a>(&self, hosts: impl Iterator<Item = &'a str>) -> Option<Loader> {
         let program = self.loader.clone()?;
         let mut arguments = vec![

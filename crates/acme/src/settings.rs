@@ -58,7 +58,7 @@ pub struct Acme {
     /// The challenge for all hosts; `None`: each host gets the one that its listeners allow.
     pub challenge: Option<Challenge>,
     pub(crate) external_account: Option<ExternalAccount>,
-    /// The program that obtains the certificates; `None`: the server does.
+    /// The program that obtains the certificates (`loader`); `None`: the server obtains them itself.
     pub loader: Option<PathBuf>,
     /// The directory in which certificates, keys and accounts are kept.
     pub state: StateDirectory,
@@ -136,7 +136,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
 ];
 
-/// The attributes that only the server's own client obeys.
+/// The attributes of `acme` that are an error together with `loader`: only the server's own ACME client uses them.
 const OWN_CLIENT: [&str; 5] = [
     "server",
     "ca-file",
@@ -145,7 +145,7 @@ const OWN_CLIENT: [&str; 5] = [
     "eab-key-file",
 ];
 
-/// Directive `acme`.
+/// The directive `acme`.
 pub const DIRECTIVE: Directive<Scope> = Directive {
     kinds: Kinds::MAPPING.with_attributes(ATTRIBUTES),
     ..Directive::global(

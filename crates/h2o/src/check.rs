@@ -19,8 +19,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
     warnings.extend(check_loader(loaded));
-    // The change of user is not undone: from here on only files are read, with the rights of the user who will read
-    // them in the server.
+    // The change of user is not undone: from here on only files are read, with the rights of the user that the server runs as.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
         Some(user) if own.is_root() => {
@@ -64,13 +63,14 @@ pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     check_temp_buffer_path(&settings)
 }
 
-/// How long a loader may check itself.
+/// How long the program that `loader` of `acme` names may take when it is run with `--check`.
 const LOADER_TIME: Duration = Duration::from_secs(60);
 
-/// Lets the loader of `acme`, if there is one, check whether it can work. Returns a warning if it says no.
+/// Runs the program that `loader` of `acme` names, if there is one, with `--check`: it checks whether it can obtain certificates.
+/// Returns a warning if the program cannot be run, fails or takes too long.
 fn check_loader(loaded: &LoadedConfig) -> Option<String> {
     let program = loaded.acme_loader()?.program;
-    // What it says is for people, who read the messages of this program in the same place.
+    // The output of the loader goes to standard error, where people read the messages of this program, too.
     let mut child = Command::new(&program);
     let child = child
         .arg("--check")
@@ -100,10 +100,10 @@ fn check_loader(loaded: &LoadedConfig) -> Option<String> {
     ))
 }
 
-/// How often the server looks whether the loader has ended.
+/// How often this process looks whether the loader that it runs with `--check` has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Warnings about the files that the server is to serve and the running user may not read.
+/// Returns warnings about files that the server is configured to serve, but that the user it runs as may not read.
 pub(crate) fn inspect_as_running_user(
     loaded: &LoadedConfig,
     user: Option<&User>,

@@ -97,8 +97,9 @@ impl ControlSocket {
         let serve = move || {
             for client in listener.incoming().flatten() {
                 let events = events.clone();
-                // Each client has a thread, as it may be slow, or wait for workers that are busy. Errors are ignored: a client that sends
-                // no question, or has disconnected, must not affect the others.
+                // Each client of the control socket is answered by a thread of its own: the client may be slow, and the answer may have
+                // to wait for workers that are busy. Errors are ignored: a client that sends no question, or has disconnected, must not
+                // affect other clients.
                 let thread = std::thread::Builder::new().name("h2o-client".to_owned());
                 let _ = thread.spawn(move || answer(client, &events));
             }
@@ -126,7 +127,7 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
         return Ok(());
     };
     let (sender, reply) = channel();
-    // When the server ends, nobody answers.
+    // The client gets no answer if the server is ending.
     if events.send(Event::Question(question, sender)).is_ok()
         && let Ok(reply) = reply.recv()
     {

@@ -15,7 +15,8 @@ pub(crate) enum Event {
     Signal(i32),
     /// A worker's thread has ended in this way.
     Worker(WorkerEnd),
-    /// A client of the control socket asks.
+    /// A client of the control socket has sent a question; the reply goes to the sender, from which the client's thread receives
+    /// it.
     Question(Question, Sender<Reply>),
 }
 

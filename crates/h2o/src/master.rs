@@ -30,7 +30,8 @@ pub(crate) fn supervise(
     }
     check::check(loaded)?;
     if let Some(acme) = loaded.acme().filter(|acme| acme.loader.is_some()) {
-        // The loader may begin before the first worker.
+        // Creates the state directory of `acme` here, as the program that obtains certificates may start before the
+        // first worker, which creates the directory otherwise.
         acme.state.prepare(None).map_err(Failure::system)?;
     }
     let mut arguments: Vec<OsString> = Vec::new();

@@ -33,16 +33,17 @@ impl Question {
     }
 }
 
-/// What the main thread says to a question.
+/// What the main thread sends to the thread that serves a client of the control socket, in reply to the client's question.
 pub(crate) enum Reply {
-    /// The answer.
+    /// The answer is already known.
     Now(Answer),
-    /// The client's thread waits for the answer, by this function.
+    /// The answer depends on workers. The client's thread calls this function to wait for it, so that the main thread need not
+    /// wait.
     Later(Box<dyn FnOnce() -> Answer + Send>),
 }
 
 impl Reply {
-    /// The answer, perhaps after a while.
+    /// Returns the answer, for which the calling thread may have to wait.
     pub(crate) fn wait(self) -> Answer {
         match self {
             Self::Now(answer) => answer,
@@ -51,7 +52,7 @@ impl Reply {
     }
 }
 
-/// What a client prints, and how it ends.
+/// The server's answer: the output of the client and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Exit status of the client.

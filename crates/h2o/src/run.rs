@@ -101,8 +101,8 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     serve_until_ended(plan, bound, &events, &log)
 }
 
-/// Creates the directory in which certificates obtained by ACME are stored: owned by the user who writes there, which is the running
-/// user, or the user of the supervisor if that runs a loader.
+/// Creates the directory in which certificates obtained by ACME are stored. Its owner is the user who writes there: the user that
+/// the server runs as, or the user of the supervisor if the supervisor runs a program that obtains the certificates (`loader`).
 fn prepare_acme(loaded: &LoadedConfig, user: Option<&User>) -> Result<(), Failure> {
     let Some(acme) = loaded.acme() else {
         return Ok(());

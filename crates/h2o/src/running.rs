@@ -110,7 +110,7 @@ impl Control for RunningServer<'_> {
         systemd::notify(State::Ready);
     }
 
-    /// Answers the question of a client. The result of a reload is also written to the error log.
+    /// Answers the question of a client of the control socket. The result of a reload is also written to the error log.
     fn answer(&mut self, question: Question) -> Reply {
         let done = match question {
             Question::Reload => self.reload_configuration(),

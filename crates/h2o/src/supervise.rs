@@ -31,7 +31,8 @@ pub(crate) trait Control {
     fn reopen(&self, signal: &str);
     /// Reads the configuration again and uses it from now on: on SIGHUP.
     fn reload(&mut self);
-    /// A client of the control socket asks. Must not wait for workers: while it does, no signal is handled.
+    /// Answers the question of a client of the control socket. The method must not wait for workers, as no signal is handled until
+    /// it returns.
     fn answer(&mut self, question: Question) -> Reply;
     /// Called every [`TICK`] while the server serves.
     fn tick(&mut self);
@@ -93,7 +94,7 @@ pub(crate) fn handle_events(
                         Reply::Now(Answer::refused("the server is shutting down"))
                     }
                 };
-                // The client may have gone.
+                // The result is ignored: the client may have disconnected.
                 let _ = client.send(reply);
             }
             Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, is_term_counted),
@@ -313,7 +314,7 @@ mod tests {
         ];
         let (did, end) = run(happens, ShutdownTimes::default());
         assert_eq!((&did[..], end), (&["open", "shut down"][..], End::Drained));
-        // The client's thread waits.
+        // The test waits for the answer as the client's thread would.
         let reply = reply.recv().unwrap();
         assert_eq!(reply.wait(), Answer::refused("later"));
     }

@@ -207,7 +207,7 @@ impl Server {
         self.order_all(|| Order::Close);
     }
 
-    /// Begins a status report, which [`StatusReport::wait`] waits for.
+    /// Asks all workers to publish their counters for a status report, without waiting for them: [`StatusReport::wait`] does.
     #[must_use]
     pub fn begin_status(&self) -> StatusReport {
         let (done, published) = mpsc::channel::<()>();
@@ -247,8 +247,8 @@ impl Server {
     }
 }
 
-/// A status report that the workers have been asked for. Waiting for it needs no [`Server`], so that the thread that has one
-/// can go on.
+/// A status report for which the workers have been asked to publish their counters. Another thread than that of the [`Server`] can wait for
+/// it.
 pub struct StatusReport {
     /// Closed once all workers have published their counters.
     published: mpsc::Receiver<()>,
@@ -257,16 +257,17 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// The report, as JSON. `None` if no worker has answered within [`STATUS_PATIENCE`].
+    /// Waits for the status report and returns it as JSON; `None` if no worker has written it within [`STATUS_PATIENCE`].
     #[must_use]
     pub fn wait(self) -> Option<Vec<u8>> {
-        // Nothing is ever sent: this waits until the workers have dropped the senders. The counters of one that is busy are shown
-        // as they were.
+        // No value is ever sent over this channel: the call waits until all workers have dropped their senders. For a worker that is too
+        // busy to do so in time, the report shows its earlier counters.
         let _ = self.published.recv_timeout(STATUS_PATIENCE);
         let (sender, answer) = mpsc::channel();
         for worker in &self.orders {
             let (site, sender) = (Arc::clone(&self.site), sender.clone());
-            // The first one that answers is enough. A worker that has already ended ignores orders.
+            // Every worker is asked for the whole report, and the first report that arrives is used. Results are ignored: a worker may have
+            // ended, or its report may come too late.
             let _ = worker.send(Order::Run(Box::new(move |worker| {
                 let _ = sender.send(h2o_handlers::report_of(worker, &site));
             })));

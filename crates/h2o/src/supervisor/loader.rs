@@ -1,4 +1,4 @@
-//! The program that obtains certificates (`loader` of `acme`), which runs beside the workers.
+//! The program that obtains certificates (`loader` of `acme`), which the supervisor runs beside the workers.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -6,17 +6,18 @@ use std::process::{Child, Command, Stdio};
 
 use crate::systemd;
 
-/// A running loader.
+/// The process of the program that obtains certificates.
 pub(super) struct Loader {
-    /// Its standard input stays open as long as this process lives: the loader ends when it is closed.
+    /// The standard input of the process is a pipe that stays open as long as the supervisor lives: when it is closed,
+    /// the loader has to end.
     child: Child,
 }
 
 impl Loader {
-    /// Starts the command, whose first word is the program.
+    /// Starts the program. `words`: its path, followed by its arguments without `--pid PID`.
     ///
     /// # Errors
-    /// If it cannot be run.
+    /// If the program cannot be run.
     pub(super) fn start(words: &[String]) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let child = Command::new(program)
@@ -33,7 +34,7 @@ impl Loader {
         self.child.id()
     }
 
-    /// Its status as of `wait(2)`, once it has ended.
+    /// The status of the ended process as `wait(2)` encodes it; `None` while the process runs.
     pub(super) fn ended(&mut self) -> Option<i32> {
         let status = self.child.try_wait().ok().flatten();
         status.map(ExitStatusExt::into_raw)

@@ -28,7 +28,7 @@ use workers::Worker;
 
 pub(crate) use options::LOADER;
 
-/// Under this name the program runs as a supervisor.
+/// The program name under which this program runs as a supervisor.
 pub(crate) const NAME: &str = "start_server";
 
 /// Runs `start_server` with these arguments.
@@ -139,7 +139,7 @@ struct Supervisor<'a> {
     /// Generation number of the youngest worker.
     generation: u64,
     workers: Vec<(Role, Worker)>,
-    /// The program that obtains certificates.
+    /// The running program that obtains certificates (`loader` of `acme`).
     loader: Option<Loader>,
     phase: Phase,
     /// Whether SIGHUP came while a worker was being replaced, so that the new worker must be replaced, too.
@@ -207,7 +207,8 @@ impl Supervisor<'_> {
         self.write_status();
     }
 
-    /// Starts the program that obtains certificates, if there is one. H2O compatibility: it is started once.
+    /// Starts the program that obtains certificates (`loader` of `acme`), if there is one. H2O compatibility: the supervisor does
+    /// not start it again when it has ended.
     fn start_loader(&mut self) {
         if self.options.loader.is_empty() {
             return;
@@ -305,7 +306,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Looks which processes have ended.
+    /// Checks whether the program that obtains certificates has ended, and which workers have ended, and handles their ends.
     fn reap(&mut self) {
         if let Some(loader) = &mut self.loader
             && let Some(status) = loader.ended()

@@ -54,7 +54,8 @@ pub(crate) struct Options {
     pub(crate) auto_restart: Option<Duration>,
     pub(crate) kill_old_delay: Duration,
     pub(crate) is_daemon: bool,
-    /// The words of the command that obtains certificates; empty: there is none.
+    /// The path of the program that obtains certificates (`loader` of `acme`), followed by its arguments; empty if there
+    /// is no such program.
     pub(crate) loader: Vec<String>,
 }
 
@@ -86,7 +87,8 @@ enum Flag {
 /// An internal option, with which the supervisor starts this program so that it becomes a worker, see [`super::workers`].
 pub(super) const EXEC: &str = "exec-worker";
 
-/// An internal option: `-m master` gives it once for each word of the command that obtains certificates.
+/// The name of an internal option, by which `-m master` passes on the command that obtains certificates: once for the
+/// program and once for each of its arguments.
 pub(crate) const LOADER: &str = "acme-loader";
 
 const KNOWN: &[Known<Flag>] = &[

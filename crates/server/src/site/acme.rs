@@ -141,7 +141,8 @@ pub(crate) fn add_client(scope: &mut Scope, has_clear_port: impl Fn(u32) -> bool
     services.0.push(Arc::new(client));
 }
 
-/// The program that obtains the certificates of a site in the server's place.
+/// Returns the program that is to obtain the certificates of a site's hosts in the server's place; `None` if no `loader` is
+/// configured or no host needs a certificate by ACME.
 pub(crate) fn loader(site: &Site) -> Option<Loader> {
     let acme = site.settings.get::<AcmeSettings>().0.clone()?;
     let hosts = site.shared.get::<AcmeHosts>();
@@ -152,7 +153,7 @@ pub(crate) fn loader(site: &Site) -> Option<Loader> {
     acme.loader_of(names.map(|name| &**name))
 }
 
-/// The challenge that a host can answer.
+/// Chooses the kind of ACME challenge by which a host proves that it has its name.
 fn challenge(acme: &Acme, has_clear_port: bool) -> Challenge {
     acme.challenge.unwrap_or(match has_clear_port {
         true => Challenge::Http01,

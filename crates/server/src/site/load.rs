@@ -52,8 +52,8 @@ impl LoadedConfig {
         acme::loader(&self.site)
     }
 
-    /// What a reload of `next` would change: a line for each value that goes (`-`) or comes (`+`), and warnings of settings that
-    /// cannot change while the server runs.
+    /// Describes what a reload of `next` would change: a line for each value that it removes (`-`) or adds (`+`), and warnings
+    /// about settings that cannot change while the server runs.
     #[must_use]
     pub fn differences(&self, next: &Self) -> Vec<String> {
         let mut lines = self.outline.differences(&next.outline);
