@@ -80,7 +80,7 @@ impl<'a> From<Name<'a>> for EncodedName<'a> {
 pub struct EncoderTable {
     table: DynamicTable<Note>,
     /// For each hash chain the low 16 bits of the insertion number of its newest entry. The notes of the entries link to
-    /// the older ones. Allocated for the first entry.
+    /// the older ones. The array is allocated when the first entry is inserted.
     newest: Option<Box<[u16; CHAINS]>>,
 }
 

@@ -109,7 +109,8 @@ pub struct Connection {
     /// The client's addresses, once its datagrams have come from more than one.
     paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
-    /// Set while the library's tables have room for few streams only.
+    /// Searches the packets of the connection while the tables of quinn-proto have entries for few streams; `None` if they have
+    /// entries for all announced streams.
     pub(crate) few_streams: Option<Arc<StreamWatch>>,
     /// Whether quinn-proto has deleted its state of the connection. The endpoint is told when [`Event::Drained`] is taken.
     pub(crate) is_drained: bool,
@@ -132,8 +133,9 @@ impl Sending {
     }
 }
 
-/// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`) as long as it has
-/// few streams, and what the tables of 100 streams take besides (`TABLES_LEN`). Measured with an allocator that counts.
+/// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`) as long as its
+/// client uses few streams, and that quinn-proto's tables for 100 streams take in addition (`TABLES_LEN`). Measured with an
+/// allocator that counts.
 const HANDSHAKE_LEN: usize = 28 * 1024;
 const ESTABLISHED_LEN: usize = 12 * 1024;
 const TABLES_LEN: usize = 5 * 1024;
@@ -246,14 +248,15 @@ impl Connection {
         }
     }
 
-    /// Keeps the library's tables of streams as small as they are: it makes no entry for another stream when one is over.
+    /// Keeps quinn-proto's tables of streams as small as they are: when a stream has ended, quinn-proto makes no entry for another
+    /// one.
     pub(crate) fn keep_few_streams(&mut self, watch: &Arc<StreamWatch>) {
         self.few_streams = Some(Arc::clone(watch));
         self.limit_streams(StreamLimits::NONE);
     }
 
-    /// Makes room in the library's tables for as many streams as were announced, if a packet was refused that names one of them
-    /// which the tables lack. Returns whether that is so.
+    /// Lets quinn-proto make entries for as many streams as were announced, if a packet was refused because it names a stream
+    /// without an entry. Returns whether such a packet was refused.
     pub(crate) fn grow_if_refused(&mut self) -> bool {
         let Some(watch) = (self.few_streams).take_if(|watch| watch.end()) else {
             return false;

@@ -167,9 +167,10 @@ pub struct Endpoint {
     totals: Totals,
     known_paths: KnownPaths,
     watch: Arc<StreamWatch>,
-    /// Number of connections whose tables have room for few streams.
+    /// Number of connections for which quinn-proto has entries for few streams only (`few_streams.rs`).
     few_streams: usize,
-    /// A copy of the datagram that is received, if such a connection may get it.
+    /// A copy of the datagram that is being received, to hand it to quinn-proto a second time; empty if the datagram cannot be for
+    /// a connection with entries for few streams only.
     copy: Vec<u8>,
     /// How many random numbers were drawn so far; the counter from which the next one is computed.
     drawn: u64,
@@ -265,7 +266,8 @@ impl Endpoint {
         };
         let len = data.len();
         self.copy.clear();
-        // A packet with a long header may begin a connection.
+        // The datagram is copied if a connection with small tables of streams may get it: an existing one, or a new one, which a
+        // packet with a long header may begin.
         if self.few_streams > 0 || data.first().is_some_and(|first| first & 0x80 != 0) {
             self.copy.extend_from_slice(&data);
         }
@@ -420,7 +422,8 @@ impl Endpoint {
                     connection.keep_few_streams(&self.watch);
                     self.few_streams += 1;
                 }
-                // The datagram may have early data as well.
+                // The datagram that has begun the connection may also contain early data, which can name streams that the tables
+                // lack.
                 self.repeat_refused(now, handle, (remote, local, ecn), answer);
                 Received::Accepted(ConnectionIndex(handle.0))
             }
@@ -430,8 +433,8 @@ impl Endpoint {
         }
     }
 
-    /// Hands the library the datagram that it was given last once more, if a packet of it was refused because of a stream that the
-    /// connection's tables lacked.
+    /// Hands quinn-proto the last datagram once more, if a packet in it was refused because it names a stream that the
+    /// connection's tables lacked. The tables have entries for all announced streams by then.
     fn repeat_refused(
         &mut self,
         now: Instant,
@@ -769,7 +772,8 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// What connections that are accepted announce. An endpoint that accepts none announces nothing.
+/// Makes the search for streams that the tables of accepted connections lack. It knows how many streams these connections
+/// announce: none at an endpoint that accepts no connections.
 fn watch_of(server: Option<&ServerRole>) -> Arc<StreamWatch> {
     let settings = server.map(|server| &server.transport);
     let announced = settings.map_or(StreamLimits::NONE, StreamLimits::announced);

@@ -1,11 +1,12 @@
-//! Connections that have few streams hold small tables of streams.
+//! Saves memory: a connection whose client uses few streams has small tables of streams in `quinn-proto`.
 //!
-//! The library makes an entry for each stream that a client may open: 5.4 KB of tables for 100 streams, held by every handshake and
-//! every idle connection. So a connection that was accepted begins with [`FEW_BIDI`] and [`FEW_UNI`] streams in the library, although
-//! its transport parameters announce all that the settings allow. While it has these few ([`StreamWatch`]), each packet is searched
-//! for a frame that names a later stream when it is decrypted. If there is one, the packet is refused as if it could not be
-//! decrypted, the endpoint makes the tables as large as announced, and hands the library the same datagram once more. What a client
-//! may open at a time is the same as without all this.
+//! `quinn-proto` makes an entry for each stream that a client may open: its tables take 5.4 KB for 100 streams, in every handshake
+//! and every idle connection. So `quinn-proto` is told at first that a client may open [`FEW_BIDI`] and [`FEW_UNI`] streams, while
+//! the connection's transport parameters announce to the client as many as the settings allow. As long as the tables are small, each
+//! packet is searched, once it is decrypted, for a frame that names a stream without an entry ([`StreamWatch`]). If there is such a
+//! frame, decryption of the packet fails in the eyes of `quinn-proto`; the endpoint then lets `quinn-proto` make entries for all
+//! announced streams, and hands it the same datagram once more. The client may open as many streams at a time as it could with large
+//! tables.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,15 +15,16 @@ use quinn_proto::TransportConfig;
 use crate::config::{TransportSettings, var_int};
 use crate::{frames, parameters};
 
-/// Bidirectional streams that an accepted connection has in the library's tables at first. The client may open them only once each:
-/// by the time that it has used them up, it may still open 90 others of the 100 that were announced, about as many as a client that
-/// waits for the library's MAX_STREAMS frames, which are sent for every 13 streams.
+/// Number of bidirectional streams for which `quinn-proto` has entries at first in an accepted connection. With small tables, an
+/// ended stream gives the client no right to open another one. But a client that has used these ten streams may still open 90 of the
+/// 100 that were announced, about as many as with large tables, where `quinn-proto` raises the limit by a MAX_STREAMS frame only
+/// after every 13 ended streams.
 const FEW_BIDI: u64 = 10;
-/// Unidirectional streams: HTTP/3 needs three. With the bidirectional ones these are 14, the most entries that a hash table of
-/// sixteen places takes.
+/// Number of unidirectional streams for which `quinn-proto` has entries at first in an accepted connection: HTTP/3 needs three.
+/// Together with the bidirectional streams there are 14 entries, the most that a hash table with sixteen places takes.
 const FEW_UNI: u64 = 4;
 
-/// Streams that a client may open, by kind.
+/// How many streams of each kind a client may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamLimits {
     pub(crate) bidi: u64,
@@ -30,10 +32,10 @@ pub(crate) struct StreamLimits {
 }
 
 impl StreamLimits {
-    /// No streams.
+    /// The limits of a client that may open no streams.
     pub(crate) const NONE: Self = Self { bidi: 0, uni: 0 };
 
-    /// All that the settings allow, which the transport parameters announce.
+    /// Returns the limits that the settings allow, and that the server's transport parameters announce to clients.
     pub(crate) fn announced(settings: &TransportSettings) -> Self {
         Self {
             bidi: settings.max_streams_bidi,
@@ -41,7 +43,7 @@ impl StreamLimits {
         }
     }
 
-    /// What the library's tables have room for at first.
+    /// Returns how many of these streams have entries in the tables of `quinn-proto` at first.
     pub(crate) fn few(self) -> Self {
         Self {
             bidi: self.bidi.min(FEW_BIDI),
@@ -49,14 +51,14 @@ impl StreamLimits {
         }
     }
 
-    /// Makes the library begin with tables for this number of streams.
+    /// Makes the connections of this configuration begin with entries for these numbers of streams in the tables of `quinn-proto`.
     pub(crate) fn apply(self, config: &mut TransportConfig) {
         config
             .max_concurrent_bidi_streams(var_int(self.bidi))
             .max_concurrent_uni_streams(var_int(self.uni));
     }
 
-    /// Replaces the limits in encoded transport parameters by these.
+    /// Returns the encoded transport parameters with these limits in place of those that `quinn-proto` has written.
     pub(crate) fn announce(self, encoded: &[u8]) -> Vec<u8> {
         const MAX_STREAMS_BIDI: u64 = 0x08;
         const MAX_STREAMS_UNI: u64 = 0x09;
@@ -67,7 +69,8 @@ impl StreamLimits {
         })
     }
 
-    /// Whether a client may open a stream with this identifier (RFC 9000 §2.1). Those of the server's streams are not limited.
+    /// Whether a client may use the stream with this identifier (RFC 9000 §2.1) under these limits, which do not apply to the streams
+    /// that the server opens.
     fn allows(self, id: u64) -> bool {
         let index = id >> 2;
         match id & 0b11 {
@@ -78,14 +81,15 @@ impl StreamLimits {
     }
 }
 
-/// Searches the packets of connections with few streams for a stream that the library's tables lack. An endpoint and the keys of
-/// its connections share it; an endpoint is used by one thread, one connection at a time.
+/// Searches packets for streams that have no entry in the small tables of `quinn-proto`. An endpoint and the packet keys of all its
+/// connections share one value: this works because an endpoint is used by one thread, and handles the packets of one connection at a
+/// time.
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     announced: StreamLimits,
-    /// Whether the connection whose packets are handled now has few streams.
+    /// Whether the connection whose datagram is being handled has small tables, so that its packets are searched.
     is_on: AtomicBool,
-    /// Whether a packet was refused for the stream that it names.
+    /// Whether a packet was refused since [`Self::begin`], because it names a stream without an entry.
     has_refused: AtomicBool,
 }
 
@@ -102,24 +106,25 @@ impl StreamWatch {
         self.announced
     }
 
-    /// Whether more streams are announced than connections begin with.
+    /// Whether more streams are announced to clients than have entries at first; otherwise packets need not be searched.
     pub(crate) fn is_needed(&self) -> bool {
         self.announced != self.announced.few()
     }
 
-    /// Searches packets from now on: a connection with few streams is given a datagram.
+    /// Begins to search packets. Called before `quinn-proto` gets a datagram of a connection with small tables.
     pub(crate) fn begin(&self) {
         self.is_on.store(true, Ordering::Relaxed);
         self.has_refused.store(false, Ordering::Relaxed);
     }
 
-    /// Ends the search. Returns whether a packet was refused.
+    /// Ends the search of packets. Returns whether a packet was refused since [`Self::begin`].
     pub(crate) fn end(&self) -> bool {
         self.is_on.store(false, Ordering::Relaxed);
         self.has_refused.load(Ordering::Relaxed)
     }
 
-    /// Whether a packet with this content is to be refused.
+    /// Whether a packet with this decrypted content is refused, because packets are being searched and it names a stream without an
+    /// entry.
     #[inline]
     pub(crate) fn refuses(&self, content: &[u8]) -> bool {
         self.is_on.load(Ordering::Relaxed) && self.is_beyond_tables(content)
@@ -127,7 +132,7 @@ impl StreamWatch {
 
     fn is_beyond_tables(&self, content: &[u8]) -> bool {
         let few = self.announced.few();
-        // A stream that was not announced is the library's business: it ends the connection.
+        // A packet that names a stream beyond the announced limit is not refused: `quinn-proto` closes the connection because of it.
         let is_beyond =
             frames::streams(content).any(|id| !few.allows(id) && self.announced.allows(id));
         if is_beyond {
@@ -144,7 +149,8 @@ mod tests {
     #[test]
     fn the_limits_announced_replace_those_of_the_library() {
         let limits = StreamLimits { bidi: 100, uni: 10 };
-        // max_idle_timeout, both limits, disable_active_migration, an unknown one.
+        // The transport parameters max_idle_timeout, initial_max_streams_bidi, initial_max_streams_uni, disable_active_migration, and
+        // an unknown one.
         let parameters = [
             &[0x01, 2, 0x47, 0xd0][..],
             &[0x08, 1, 10],
@@ -171,7 +177,9 @@ mod tests {
             let [high, low] = (0x4000 | id).to_be_bytes();
             [4, high, low, 0, 0]
         };
-        // The last stream of each kind in the tables, the first behind it, the last one announced, and the first that is not.
+        // Bidirectional streams of the client: the last one with an entry, the first one without, the last one announced, and the
+        // first one not announced. Then unidirectional streams of the client: the last one with an entry, the first one without, and
+        // the first one not announced. Then two streams of the server.
         let cases = [
             (4 * 9, false),
             (4 * 10, true),

@@ -1,4 +1,4 @@
-//! The streams that the frames of a packet name (RFC 9000 §19).
+//! Finds the streams that the frames of a QUIC packet name (RFC 9000 §19).
 
 /// Removes a variable-length integer (RFC 9000 §16) from the front of the input, and returns it.
 pub(crate) fn integer(input: &mut &[u8]) -> Option<u64> {
@@ -9,7 +9,7 @@ pub(crate) fn integer(input: &mut &[u8]) -> Option<u64> {
     Some((bytes[1..].iter()).fold(first, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// A variable-length integer (RFC 9000 §16); the greatest one for a number that is too great.
+/// Encodes a number as a variable-length integer (RFC 9000 §16). A number that is too great for this encoding becomes 2^62 - 1.
 pub(crate) fn encoded(number: u64) -> Vec<u8> {
     const GREATEST: u64 = (1 << 62) - 1;
     let number = number.min(GREATEST);
@@ -23,8 +23,8 @@ pub(crate) fn encoded(number: u64) -> Vec<u8> {
     bytes[8 - len..].to_vec()
 }
 
-/// The identifiers of the streams that the frames in a packet's `content` name, with repetitions. They end where a frame is not
-/// known or cut off.
+/// Returns the identifiers of the streams that the frames in a packet's decrypted `content` name, once for each frame. Nothing is
+/// returned of the frames behind a frame that is unknown or cut off.
 pub(crate) fn streams(mut content: &[u8]) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         while !content.is_empty() {
@@ -36,14 +36,15 @@ pub(crate) fn streams(mut content: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Removes a frame from the front of `rest`. Returns the stream that it names, if it names one; `None` if the frame is not known or
-/// cut off.
+/// Removes a frame from the front of `rest`. Returns the identifier of the stream that the frame names, `Some(None)` if it names no
+/// stream, and `None` if the frame is unknown or cut off.
 fn frame(rest: &mut &[u8]) -> Option<Option<u64>> {
     let kind = integer(rest)?;
     match kind {
-        // PADDING, PING, HANDSHAKE_DONE, IMMEDIATE_ACK
+        // The frames PADDING, PING, HANDSHAKE_DONE and IMMEDIATE_ACK have no fields.
         0x00 | 0x01 | 0x1e | 0x1f => {}
-        // ACK: the largest number, the delay, and pairs of numbers of which the first is alone; with counts of ECN
+        // The frame ACK has the largest packet number, the delay, the number of further ranges, and the first range; then two
+        // numbers for each further range. With type 0x03, three counts of ECN marks follow.
         0x02 | 0x03 => {
             numbers(rest, 2)?;
             let pairs = integer(rest)?;
@@ -55,26 +56,27 @@ fn frame(rest: &mut &[u8]) -> Option<Option<u64>> {
                 numbers(rest, 3)?;
             }
         }
-        // RESET_STREAM
+        // The frame RESET_STREAM has a stream's identifier, an error code and the final size.
         0x04 => {
             let stream = integer(rest)?;
             numbers(rest, 2)?;
             return Some(Some(stream));
         }
-        // STOP_SENDING, MAX_STREAM_DATA, STREAM_DATA_BLOCKED
+        // The frames STOP_SENDING, MAX_STREAM_DATA and STREAM_DATA_BLOCKED have a stream's identifier and one more number.
         0x05 | 0x11 | 0x15 => {
             let stream = integer(rest)?;
             integer(rest)?;
             return Some(Some(stream));
         }
-        // CRYPTO
+        // The frame CRYPTO has an offset, and data preceded by their length.
         0x06 => {
             integer(rest)?;
             bytes(rest)?;
         }
-        // NEW_TOKEN
+        // The frame NEW_TOKEN has a token preceded by its length.
         0x07 => bytes(rest)?,
-        // STREAM
+        // The frame STREAM has a stream's identifier; its type says whether an offset and a length follow. Data without a length
+        // reach to the end of the packet.
         0x08..=0x0f => {
             let stream = integer(rest)?;
             if kind & 0x04 != 0 {
@@ -87,25 +89,28 @@ fn frame(rest: &mut &[u8]) -> Option<Option<u64>> {
             }
             return Some(Some(stream));
         }
-        // MAX_DATA, MAX_STREAMS, DATA_BLOCKED, STREAMS_BLOCKED, RETIRE_CONNECTION_ID
+        // The frames MAX_DATA, MAX_STREAMS, DATA_BLOCKED, STREAMS_BLOCKED and RETIRE_CONNECTION_ID have one number.
         0x10 | 0x12 | 0x13 | 0x14 | 0x16 | 0x17 | 0x19 => {
             integer(rest)?;
         }
-        // NEW_CONNECTION_ID
+        // The frame NEW_CONNECTION_ID has two numbers, a connection id preceded by one byte with its length, and a token of 16
+        // bytes.
         0x18 => {
             numbers(rest, 2)?;
             let (&len, behind) = rest.split_first()?;
             *rest = behind;
             skip(rest, usize::from(len) + 16)?;
         }
-        // PATH_CHALLENGE, PATH_RESPONSE
+        // The frames PATH_CHALLENGE and PATH_RESPONSE have eight bytes.
         0x1a | 0x1b => skip(rest, 8)?,
-        // DATAGRAM (RFC 9221 §4)
+        // The frame DATAGRAM (RFC 9221 §4) reaches to the end of the packet with type 0x30, and begins with its length with type
+        // 0x31.
         0x30 => *rest = &[],
         0x31 => bytes(rest)?,
-        // ACK_FREQUENCY
+        // The frame ACK_FREQUENCY has four numbers.
         0xaf => numbers(rest, 4)?,
-        // CONNECTION_CLOSE: what follows does not count. Others are errors.
+        // The search ends at a CONNECTION_CLOSE frame, behind which no frame matters, and at an unknown type, which is a protocol
+        // error.
         _ => return None,
     }
     Some(None)

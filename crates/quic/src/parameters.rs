@@ -1,11 +1,12 @@
-//! Encoded transport parameters (RFC 9000 §18).
+//! Reads and changes the encoded transport parameters of QUIC (RFC 9000 §18).
 
 use crate::frames::{encoded, integer};
 
-/// `active_connection_id_limit`
+/// The identifier of the transport parameter `active_connection_id_limit`.
 pub(crate) const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 
-/// The value of a parameter whose value is an integer.
+/// Returns the value of the transport parameter with the identifier `wanted`, whose value is an integer; `None` if the parameter is
+/// missing or malformed.
 pub(crate) fn find(mut parameters: &[u8], wanted: u64) -> Option<u64> {
     loop {
         let (id, mut value) = next(&mut parameters)?;
@@ -15,8 +16,9 @@ pub(crate) fn find(mut parameters: &[u8], wanted: u64) -> Option<u64> {
     }
 }
 
-/// A copy of `parameters` in which those have another value for which `value_of` returns one, given identifier and value. They are
-/// parameters whose values are integers; others are not shown to `value_of`. Parameters that cannot be read are copied as they are.
+/// Returns a copy of encoded transport parameters with other integer values. `value_of` is called with the identifier and the value
+/// of each parameter whose value is an integer, and returns the new value, or `None` to keep the old one. Parameters with other
+/// values, and those that cannot be parsed, are copied as they are.
 pub(crate) fn replace(parameters: &[u8], value_of: impl Fn(u64, u64) -> Option<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(parameters.len() + 4);
     let mut rest = parameters;
@@ -40,7 +42,7 @@ pub(crate) fn replace(parameters: &[u8], value_of: impl Fn(u64, u64) -> Option<u
     out
 }
 
-/// Removes a parameter from the front of `rest`. Returns its identifier and its value.
+/// Removes a transport parameter from the front of `rest`. Returns its identifier and its encoded value.
 fn next<'p>(rest: &mut &'p [u8]) -> Option<(u64, &'p [u8])> {
     let id = integer(rest)?;
     let len = usize::try_from(integer(rest)?).ok()?;
@@ -53,7 +55,8 @@ fn next<'p>(rest: &mut &'p [u8]) -> Option<(u64, &'p [u8])> {
 mod tests {
     use super::*;
 
-    /// `max_idle_timeout`, `active_connection_id_limit`, `disable_active_migration`, and an unknown one with a value of three bytes.
+    /// Encoded transport parameters: `max_idle_timeout`, `active_connection_id_limit`, `disable_active_migration`, and an unknown
+    /// one with a value of three bytes.
     const PARAMETERS: &[u8] = &[
         0x01, 2, 0x47, 0xd0, 0x0e, 1, 8, 0x0c, 0, 0x40, 0xff, 3, 1, 2, 3,
     ];
@@ -79,7 +82,7 @@ mod tests {
         ];
         assert_eq!(limited(PARAMETERS), expected);
         assert_eq!(limited(&[0x0e, 1, 3]), [0x0e, 1, 3]);
-        // The value is cut off.
+        // The value of the last parameter is cut off.
         assert_eq!(limited(&[0x0c, 0, 0x0e, 9, 8]), [0x0c, 0, 0x0e, 9, 8]);
     }
 }

@@ -46,7 +46,8 @@ impl SharedConnection {
         }
     }
 
-    /// Opens a unidirectional stream that is sent before all others; `None` if the peer allows no more.
+    /// Opens a unidirectional stream whose data are sent before those of all other streams; `None` if the peer allows no more
+    /// streams.
     pub fn open_one_urgent(&self) -> Option<StreamId> {
         let opened = self.with(|connection| {
             let id = connection.open_unidirectional()?;

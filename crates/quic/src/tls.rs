@@ -31,8 +31,9 @@ pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
 /// of CRYPTO data.
 const MAX_HELLO_LEN: usize = 0xffff;
 
-/// Limit of the connection ids that a peer has at a time; a peer may want fewer. The library keeps each of them in three tables. A
-/// client needs one for the path that it uses, and one for each path that it tries next; for an id that it retires it gets another.
+/// How many connection ids this side gives a peer to use at a time; a peer may ask for fewer. quinn-proto keeps each id in three
+/// tables. A client needs one id for the network path that it uses, and one for each path that it tries next; for each id that it
+/// retires it gets another one.
 const MAX_IDS: u64 = 3;
 
 /// Chooses the TLS configuration that answers a client.
@@ -105,7 +106,8 @@ fn library_keys(keys: rustls::quic::Keys) -> Keys {
     keys_with(keys, Packet::Made, Packet::Made)
 }
 
-/// As [`library_keys`], with packet keys that `local_packet` and `remote_packet` make.
+/// Converts the packet and header keys of rustls to those of quinn-proto. `local_packet` makes the key that protects sent packets,
+/// `remote_packet` the key of received packets.
 fn keys_with(
     keys: rustls::quic::Keys,
     local_packet: impl FnOnce(Box<dyn PacketKey>) -> Packet,
@@ -124,7 +126,8 @@ fn keys_with(
     }
 }
 
-/// A key of the peer's packets, which a server searches for streams.
+/// Makes the key that decrypts the peer's packets. With a `watch`, which servers have, the decrypted packets are searched for
+/// streams that quinn-proto's tables lack.
 fn watched(key: Box<dyn PacketKey>, watch: Option<&Arc<StreamWatch>>) -> Packet {
     match watch {
         Some(watch) => Packet::Watched(key, Arc::clone(watch)),
@@ -142,7 +145,7 @@ struct NextKeys {
 /// State that all 1-RTT keys of a connection share.
 pub(crate) struct Shared {
     secrets: Mutex<Secrets>,
-    /// A server's.
+    /// Searches decrypted packets for streams that quinn-proto's tables lack; `None` at a client.
     watch: Option<Arc<StreamWatch>>,
     /// The number of bytes that quinn-proto leaves free after the tag of each packet.
     cut: AtomicUsize,
@@ -219,7 +222,7 @@ enum Packet {
     Made(Box<dyn PacketKey>),
     /// The first 1-RTT key, for packets that this side sends.
     Local(Box<dyn PacketKey>, Arc<Shared>),
-    /// A key of a client's packets, whose content the server searches for streams.
+    /// A key that decrypts a client's packets at a server, which then searches them for streams that quinn-proto's tables lack.
     Watched(Box<dyn PacketKey>, Arc<StreamWatch>),
     NextLocal(Arc<NextKeys>),
     NextRemote(Arc<NextKeys>),
@@ -245,7 +248,7 @@ impl Packet {
         }
     }
 
-    /// See [`StreamWatch::refuses`].
+    /// Whether this key refuses a packet with this decrypted content: see [`StreamWatch::refuses`].
     #[inline]
     fn refuses(&self, content: &[u8]) -> bool {
         match self {
@@ -414,7 +417,7 @@ impl crypto::ClientConfig for ClientSide {
 struct TlsSession {
     version: u32,
     side: Side,
-    /// A server's.
+    /// Searches decrypted packets for streams that quinn-proto's tables lack; `None` at a client.
     watch: Option<Arc<StreamWatch>>,
     state: State,
     /// The TLS configuration that was chosen for a client; `None` in the role of the client, and once the handshake is complete.

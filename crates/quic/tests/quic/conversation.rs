@@ -403,9 +403,9 @@ fn a_client_has_three_connection_ids_at_a_time() {
     let mut pair = Pair::new();
     pair.connect();
     pair.run(|_, _| {});
-    // The client has the first one from the handshake.
+    // The client has its first connection id from the handshake, and two more from NEW_CONNECTION_ID frames.
     assert_eq!(pair.client().stats().frame_rx.new_connection_id, 2);
-    // The client takes another id on a new path, and gets one in place of the id that it retires.
+    // On a new network path the client uses another connection id, and gets a new one in place of the id that it retires.
     pair.client().local_address_changed();
     pair.run(|_, _| {});
     assert_eq!(pair.client().stats().frame_rx.new_connection_id, 3);

@@ -1,16 +1,17 @@
-//! Clients may open all streams that are announced, although connections begin with small tables. No timer expires in these tests: what
-//! arrives has not been sent a second time.
+//! Tests that clients may open all streams that the server announces, although quinn-proto begins a connection with tables for few
+//! streams. No timer expires in these tests, so every packet that arrives was sent only once.
 
 use h2o_quic::{Event, Read, StreamId};
 use quinn_proto::Dir;
 
 use crate::kit::Pair;
 
-/// Streams that the server announces: `TransportSettings::default()`.
+/// How many bidirectional and unidirectional streams the server announces: the defaults of `TransportSettings`.
 const BIDI: usize = 100;
 const UNI: usize = 10;
 
-/// Opens streams until the server allows no more, and writes a request on each. Returns how many there are.
+/// Opens streams of this direction at the client until the server allows no more, and writes a request on each. Returns how many were
+/// opened.
 fn open_all(pair: &mut Pair, dir: Dir) -> usize {
     let mut opened = 0;
     while let Some(id) = pair.client().streams().open(dir) {
@@ -20,7 +21,8 @@ fn open_all(pair: &mut Pair, dir: Dir) -> usize {
     opened
 }
 
-/// Lets the server answer all requests. Returns how many there were, of both kinds.
+/// Lets the server read the request on each new stream of both directions, and end its side of the bidirectional ones. Returns the
+/// number of requests.
 fn answer(pair: &mut Pair) -> usize {
     let mut answered = 0;
     pair.run(|pair, event| {
@@ -90,7 +92,7 @@ fn a_client_may_always_open_nearly_as_many_as_were_announced() {
             ask(&mut pair);
         }
         let more = open_all(&mut pair, Dir::Bi);
-        // The library announces more when an eighth is used up.
+        // quinn-proto raises the limit by a MAX_STREAMS frame only when an eighth of the streams is used up.
         assert!(more >= BIDI - BIDI / 8, "{more} after {requests}");
         assert_eq!(answer(&mut pair), more);
     }

@@ -43,7 +43,7 @@ const FIRST_WINDOW: usize = 64 * 1024;
 pub(super) struct Http3Streams {
     pub(super) engine: ServerConnection,
     pub(super) quic: SharedConnection,
-    /// The server's unidirectional streams that are open, in the order of [`LocalStream::ALL`].
+    /// The server's unidirectional streams, in the order of [`LocalStream::ALL`]; `None`: the stream is not open yet.
     local: [Option<StreamId>; 3],
     /// The driver's own state of each stream, by slot.
     lines: Vec<Line>,
@@ -110,12 +110,13 @@ impl Http3Streams {
         streams
     }
 
-    /// Opens the control stream if the client allows one.
+    /// Opens the server's control stream if the client allows another unidirectional stream.
     pub(super) fn open_local(&mut self) {
         self.local_stream(LocalStream::Control);
     }
 
-    /// One of the server's unidirectional streams, which is opened if it is not open yet; `None` if the client allows no more.
+    /// Returns one of the server's unidirectional streams, and opens it if it is not open yet; `None` if the client allows no more
+    /// streams.
     fn local_stream(&mut self, stream: LocalStream) -> Option<StreamId> {
         let place = self.local.get_mut(stream as usize)?;
         if place.is_none() {
@@ -193,7 +194,7 @@ impl Http3Streams {
     pub(super) fn flush_engine(&mut self) {
         for stream in LocalStream::ALL {
             let is_open = self.local[stream as usize].is_some();
-            // Only the type of the stream.
+            // While no instruction is pending, the only pending byte is the type of the stream.
             const NOTHING: usize = 1;
             if !is_open && self.engine.pending(stream).len() <= NOTHING {
                 continue;
