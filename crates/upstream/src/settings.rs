@@ -37,7 +37,7 @@ pub struct UpstreamSettings {
     pub http3_ecn: bool,
     /// `proxy.http2.max-concurrent-streams`: limit of the open streams on an HTTP/2 or HTTP/3 connection.
     pub http2_max_streams: u32,
-    /// Set if the backends are FastCGI applications: how health checks address them. Otherwise they speak HTTP.
+    /// How health checks address the backends if these are FastCGI applications; `None` if the backends speak HTTP.
     pub fastcgi: Option<FastcgiTarget>,
     /// Where the names of the backends come from.
     pub name_origin: NameOrigin,

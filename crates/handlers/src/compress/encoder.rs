@@ -75,7 +75,7 @@ pub(crate) enum Operation {
 #[derive(Debug)]
 pub(crate) struct EncoderError;
 
-/// A compressor of one of the three content codings.
+/// A compressor for gzip, brotli or zstd.
 pub(crate) enum Encoder {
     Gzip { state: Box<Compress>, memory: usize },
     Brotli(Box<BrotliEncoder>),

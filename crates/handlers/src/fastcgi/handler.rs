@@ -33,7 +33,7 @@ impl FastcgiHandler {
 impl Handler for FastcgiHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         let Some(reference) = exchange.reference() else {
-            // Every exchange of the server has a reference; only those of some tests do not.
+            // Only exchanges that tests make without a worker have no reference to themselves.
             return Outcome::Declined;
         };
         let script = exchange.script.take();

@@ -217,7 +217,7 @@ impl Lookup {
 
 fn file(exchange: &mut Exchange, lookup: &Lookup, mut found: FoundFile) -> Outcome {
     let document = Document::new(&lookup.service, &found);
-    // No compressed form is ordered for a file that was written a moment ago: the file may be written again and keep its mtime.
+    // The server asks for no compressed form of a file that was written a moment ago: the file may be written again and keep its mtime.
     if found.mtime_is_reliable
         && let Some(variants) = &lookup.service.variants
     {

@@ -13,7 +13,7 @@ use crate::balancer::InUse;
 use crate::pool::LocalState;
 use crate::ready_body::ReadyBody;
 
-/// Length in bytes of the content that is put into one record, and of a read.
+/// Largest number of content bytes that are put into one record, and of bytes that are read from the socket at a time.
 const PIECE: usize = 16 * 1024;
 
 /// A request in progress. Dropping this closes the connection, so that the application learns that its response is not needed.

@@ -48,9 +48,9 @@ pub struct FastcgiRequest<'a> {
 /// Which FastCGI parameters of a health check name the requested path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FastcgiTarget {
-    /// `PATH_INFO`, for an application that answers all requests of a path.
+    /// Health checks name the requested path in `PATH_INFO`, for an application that answers all requests of a path.
     Path,
-    /// `SCRIPT_NAME`, and `SCRIPT_FILENAME` with the requested path below this directory.
+    /// Health checks name the requested script in `SCRIPT_NAME`, and its file, below this directory, in `SCRIPT_FILENAME`.
     Script(Box<str>),
 }
 

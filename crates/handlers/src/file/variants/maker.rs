@@ -94,7 +94,7 @@ enum Made {
     Kept(u64),
     /// No form was made: the form exists already, another process makes it, or the file has changed or cannot be opened.
     Nothing,
-    /// The thread was told to end.
+    /// The thread was told to end while it made the form.
     Stopped,
 }
 
