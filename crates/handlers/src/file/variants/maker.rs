@@ -90,16 +90,16 @@ impl Drop for Running {
 
 /// The result of an attempt to make a compressed form.
 enum Made {
-    /// The form is in the directory, and has this length in bytes.
+    /// The compressed form is in the directory, and has this length in bytes.
     Kept(u64),
-    /// No form was made: the form exists already, another process makes it, or the file has changed or cannot be opened.
+    /// No compressed form was made: it exists already, another process makes it, or the file has changed or cannot be opened.
     Nothing,
-    /// The thread was told to end while it made the form.
+    /// The thread was told to end while it made the compressed form.
     Stopped,
 }
 
 fn run(store: &VariantStore) {
-    // An error is ignored: the thread then competes with the workers on equal terms.
+    // An error in raising the nice value is ignored: the thread then competes with the workers on equal terms.
     let _ = rustix::process::setpriority_process(None, NICE);
     let failures = LineLimit::per_minute(1);
     let mut total = clean(store, &failures);
@@ -113,7 +113,8 @@ fn run(store: &VariantStore) {
             (std::mem::take(&mut queue.used), queue.wanted.pop_front())
         };
         for variant in used {
-            // The modification time of a form says when the form was last used. An error is ignored: the form may have been removed.
+            // The modification time of a compressed form says when the form was last used. An error is ignored: the form may have been
+            // removed.
             let _ = utimensat(CWD, variant.path(), &USED_NOW, AtFlags::empty());
         }
         let Some(wanted) = next else {
@@ -212,8 +213,8 @@ fn make(store: &VariantStore, wanted: &WantedVariant) -> io::Result<Made> {
         unfinished.file.set_len(0)?;
         len = 0;
     }
-    // The content of the form must be on the disk before the form gets its final name: a loss of power could otherwise leave a form that
-    // is cut off.
+    // The content of a compressed form must be on the disk before the form gets its final name: a loss of power could otherwise leave a
+    // form that is cut off.
     unfinished.file.sync_data()?;
     fs::rename(&unfinished.path, variant.file())?;
     unfinished.is_kept = true;
@@ -228,7 +229,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Creates the file of the form. Returns `None` if the file exists, because another process makes the same form.
+    /// Creates the file of a compressed form. Returns `None` if the file exists, because another process makes the same form.
     fn begin(path: PathBuf) -> io::Result<Option<Self>> {
         let begun = OpenOptions::new()
             .write(true)

@@ -28,7 +28,7 @@ const MAX_QUEUED: usize = 1024;
 const MAX_USED: usize = 1024;
 /// The suffix of the names of compressed forms that are being made.
 const UNFINISHED: &str = ".part";
-/// A form that is being made and has not been written to for this long was begun by a process that has ended.
+/// If the unfinished file of a compressed form has not been written to for this long, the process that began it has ended.
 const ABANDONED: Duration = Duration::from_secs(600);
 /// Number of bytes that a file occupies on the disk at least.
 const BLOCK: u64 = 4096;
@@ -46,7 +46,7 @@ impl Variant {
         Path::new(OsStr::from_bytes(self.0.to_bytes()))
     }
 
-    /// The path of the form's file while the form is being made.
+    /// The path of the file of a compressed form while the form is being made.
     pub(super) fn unfinished(&self) -> PathBuf {
         let mut path = self.file().as_os_str().to_owned();
         path.push(UNFINISHED);
@@ -57,7 +57,7 @@ impl Variant {
 /// The directory in which `compress.cache` keeps the compressed forms of files, and what the compressing thread has to do there.
 pub(in crate::file) struct VariantStore {
     directory: PathBuf,
-    /// Largest number of bytes that all forms together may occupy.
+    /// Largest number of bytes that all compressed forms together may occupy.
     size: u64,
     /// The value of the directive `user`: the user that the server runs as.
     running_user: Option<Arc<str>>,
@@ -70,11 +70,11 @@ pub(in crate::file) struct VariantStore {
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) wanted: VecDeque<WantedVariant>,
-    /// The forms in `wanted`, and the form that is being made.
+    /// The compressed forms in `wanted`, and the one that is being made.
     pub(super) known: HashSet<Variant>,
-    /// Forms that were sent to clients, and whose time of use the thread has not updated yet.
+    /// Compressed forms that were sent to clients, and whose time of use the thread has not updated yet.
     pub(super) used: Vec<Variant>,
-    /// Whether no forms are added to `wanted` for a while, because the disk is full or another error occurred.
+    /// Whether no compressed forms are added to `wanted` for a while, because the disk is full or another error occurred.
     pub(super) is_paused: bool,
     pub(super) is_stopped: bool,
 }
@@ -165,8 +165,8 @@ impl VariantStore {
         self.changed.notify_one();
     }
 
-    /// Removes unfinished forms that processes have left and, if the forms occupy more room than they may, those that were used least
-    /// recently. Returns the number of bytes that the remaining forms occupy.
+    /// Removes unfinished compressed forms that processes have left and, if the forms occupy more room than they may, those that were
+    /// used least recently. Returns the number of bytes that the remaining forms occupy.
     pub(super) fn clean(&self) -> io::Result<u64> {
         let mut forms = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -205,7 +205,7 @@ impl VariantStore {
         Ok(total)
     }
 
-    /// Largest number of bytes that all forms together may occupy.
+    /// Largest number of bytes that all compressed forms together may occupy.
     pub(super) const fn size(&self) -> u64 {
         self.size
     }
@@ -259,7 +259,7 @@ impl Resource for VariantStore {
     }
 }
 
-/// Number of bytes that a form of this length occupies on the disk.
+/// Number of bytes that a compressed form of this length occupies on the disk.
 pub(super) fn room(len: u64) -> u64 {
     len.max(1).next_multiple_of(BLOCK)
 }
