@@ -36,7 +36,7 @@ pub(crate) enum Connection {
     Http1(Box<http1::Connection>, Reuse),
     Http2(Rc<multiplexed::Connection<Http2>>),
     Http3(Rc<multiplexed::Connection<Http3>>),
-    Fastcgi(fastcgi::Connection, Reuse),
+    Fastcgi(Box<fastcgi::Connection>, Reuse),
 }
 
 impl Attempt {
@@ -143,7 +143,7 @@ impl Attempt {
         let mut limit = settings.connect_timeout;
         if settings.fastcgi.is_some() {
             let connected = connect(worker, local, &[], limit, &mut self.backends).await?;
-            let connection = fastcgi::Connection::from(connected);
+            let connection = Box::new(fastcgi::Connection::from(connected));
             return Ok(Connection::Fastcgi(connection, Reuse::New));
         }
         if self.by_http3 {

@@ -38,7 +38,7 @@ pub(crate) struct LocalState {
     backends: Box<[LocalBackend]>,
     pub(crate) http1: Rc<http1::Connections>,
     /// Idle connections to FastCGI applications.
-    pub(crate) fastcgi: Rc<IdlePool<fastcgi::Connection>>,
+    pub(crate) fastcgi: Rc<IdlePool<Box<fastcgi::Connection>>>,
     pub(crate) http2_scratch: http2::Scratch,
     pub(crate) http2: Connections<Http2>,
     pub(crate) http3: Connections<Http3>,

@@ -426,7 +426,7 @@ mod tests {
             ),
             (
                 "fastcgi.retry: { tries: 0 }",
-                "argument must match the format: %u",
+                "argument must be between 1 and 1000",
             ),
             ("fastcgi.connect: php", "invalid port number:php"),
             ("fastcgi.connect: 0", "invalid port number:0"),

@@ -18,7 +18,7 @@ const PIECE: usize = 16 * 1024;
 
 /// A request in progress. Dropping this closes the connection, so that the application learns that its response is not needed.
 pub(super) struct FastcgiExchange {
-    connection: Connection,
+    connection: Box<Connection>,
     local: Rc<LocalState>,
     /// Counts the request, while it is in progress, among those of its application, for the load balancer.
     _in_use: Option<InUse>,
@@ -67,7 +67,7 @@ impl FastcgiExchange {
     pub(super) fn begin(
         local: &Rc<LocalState>,
         worker: &Rc<Worker>,
-        connection: Connection,
+        connection: Box<Connection>,
         request: &FastcgiRequest<'_>,
         body: &ReadyBody,
     ) -> Self {

@@ -155,7 +155,7 @@ impl Connection {
 pub(crate) async fn send(
     local: &Rc<LocalState>,
     call: &mut Call<'_>,
-    connection: Connection,
+    connection: Box<Connection>,
     body: &ReadyBody,
     reuse: Reuse,
 ) -> Result<Reply, Unanswered> {
