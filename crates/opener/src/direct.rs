@@ -159,7 +159,7 @@ fn application_directory(socket: &OwnedFd) -> io::Result<PathBuf> {
             Ok(directory.to_owned())
         }
         _ => Err(io::Error::other(
-            "the application's socket is not in a directory for such sockets",
+            "the socket of an application is not in a directory whose name begins with /tmp/h2o.fcgisock.",
         )),
     }
 }
