@@ -185,7 +185,9 @@ fn an_account_can_belong_to_an_external_one() {
     site.folder.write("eab", "d3Jvbmc");
     let right = site.config(attributes, true);
     let (server, tls) = site.start(attributes, true);
-    server.wait_for_message("failed to obtain the certificate of a.test: the authority refused: ");
+    server.wait_for_message(
+        "failed to obtain the certificate of a.test: the authority refused the request: ",
+    );
     // The file of the external account has new contents under the same name: a reload of the configuration makes the server read it and
     // retry.
     server.folder.write("eab", format!("{KEY}\n"));
@@ -268,10 +270,10 @@ fn broken_files_of_the_state_are_named_and_replaced() {
     std::fs::write(folder.at("state/acme/certificates/b.test.crt"), "").unwrap();
     let server = Setup::in_folder(folder, &config).start();
     server.wait_for_message(
-        "a.test.key:no private key in PEM form; a certificate of our own is used",
+        "a.test.key:no private key in PEM form; the server uses a certificate of its own",
     );
     server.wait_for_message(
-        "b.test.crt: no certificate in PEM form; a certificate of our own is used",
+        "b.test.crt: no certificate in PEM form; the server uses a certificate of its own",
     );
     server.wait_for_message("acme: the account file is broken and was moved to ");
     for (name, first) in NAMES.iter().zip(first) {
@@ -383,10 +385,14 @@ echo ended >> @DIR@/calls
 
 /// Returns a configuration whose `loader` is the script [`LOADER`], and the port of its TLS listener.
 fn with_loader(folder: &Folder) -> (String, u16) {
-    let directory = folder.path().to_str().expect("it is UTF-8").to_owned();
+    let directory = folder
+        .path()
+        .to_str()
+        .expect("the path is UTF-8")
+        .to_owned();
     let loader = folder.write("loader", LOADER.replace("@DIR@", &directory));
     let executable = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&loader, executable).expect("it is ours");
+    std::fs::set_permissions(&loader, executable).expect("the test owns the file");
     folder.write("check-status", "0");
     folder.write("site/index.html", "hello\n");
     let tls = free_port();
@@ -411,7 +417,7 @@ fn a_loader_obtains_the_certificates_under_the_supervisor() {
         let folder = Folder::new();
         let (config, tls) = with_loader(&folder);
         let config = config
-            .replace("@DIR@", folder.path().to_str().expect("it is UTF-8"))
+            .replace("@DIR@", folder.path().to_str().expect("the path is UTF-8"))
             .replace("@PORT@", &free_port().to_string());
         let (pid, log) = (folder.name_of("pid"), folder.name_of("error-log"));
         let config = format!("pid-file: {pid}\nerror-log: {log}\n{config}");
@@ -419,7 +425,7 @@ fn a_loader_obtains_the_certificates_under_the_supervisor() {
         let mut master = std::process::Command::new(binary())
             .args(["-m", mode, "-c", &folder.name_of("h2o.conf")])
             .spawn()
-            .expect("the binary is there");
+            .expect("the h2o binary exists");
         for name in NAMES {
             eventually("a certificate of the loader", || {
                 let found = presented(tls, name);
@@ -505,7 +511,7 @@ fn a_test_only_checks_the_loader_and_a_plain_worker_warns() {
     server.wait_for_message(warning);
     assert!(!server.folder.at("calls").exists());
 
-    let program = binary().to_str().expect("it is UTF-8");
+    let program = binary().to_str().expect("the path is UTF-8");
     let path = server.folder.name_of("h2o.conf");
     let output = run(program, &["-t", "-c", &path]);
     assert_eq!((output.code, &*output.text()), (0, "configuration OK\n"));

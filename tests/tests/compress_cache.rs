@@ -274,7 +274,7 @@ fn what_cannot_be_kept_is_compressed_while_it_is_sent() {
         .file("www/a.txt", &content)
         .start();
     fs::remove_dir_all(server.folder.at("cache")).expect("the test owns the directory");
-    let message = "compress.cache: nothing can be kept in ";
+    let message = "compress.cache: compressed forms cannot be written to ";
     eventually(message, || {
         let (response, got) = get(&server, "--http1.1", "br", "/a.txt");
         assert!(!is_kept(&response) && got == content.as_bytes());

@@ -156,9 +156,9 @@ fn what_fails_is_shown_with_its_line_and_ends_with_1() {
     let text = ended(&["--test", "@DIR@/test.txt"], "2 requests, 1 failed");
     for part in [
         "ok   ",
-        "test.txt:5: assert status 404: it is `200`",
-        "test.txt:6: assert no x-prefix: it is ``",
-        "test.txt:7: assert etag: x: the response has none",
+        "test.txt:5: assert status 404: the value is `200`",
+        "test.txt:6: assert no x-prefix: the value is ``",
+        "test.txt:7: assert etag: x: the response has no such field",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -122,7 +122,7 @@ fn a_command_gets_the_certificate_and_its_failures_count_as_it_says() {
         ("exit 75", "reusing old response"),
         (
             "echo no response",
-            "the response from the command does not count: the answer is not an OCSP response",
+            "the response from the command is not used: the answer is not an OCSP response",
         ),
         (
             "cat /dev/zero",
@@ -157,7 +157,10 @@ impl BadResponder {
         let current = Arc::clone(&answer);
         let backend = Backend::start(move |talk| {
             while talk.read_request().is_some() {
-                let answer = current.lock().expect("nobody panics with it").clone();
+                let answer = current
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .clone();
                 if answer.is_empty() {
                     return;
                 }
@@ -173,7 +176,11 @@ impl BadResponder {
             "HTTP/1.1 200 OK\r\ncontent-type: application/ocsp-response\r\ncontent-length: {}\r\n\r\n",
             content.len()
         );
-        *self.answer.lock().expect("nobody panics with it") = [head.as_bytes(), content].concat();
+        *self
+            .answer
+            .lock()
+            .expect("no thread panics while it holds the lock") =
+            [head.as_bytes(), content].concat();
     }
 }
 
@@ -271,7 +278,10 @@ fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
         b"no status line\r\n\r\n",
         b"",
     ] {
-        *responder.answer.lock().expect("nobody panics with it") = answer.to_vec();
+        *responder
+            .answer
+            .lock()
+            .expect("no thread panics while it holds the lock") = answer.to_vec();
         let before = failures();
         eventually("two failures", || (failures() > before + 1).then_some(()));
     }

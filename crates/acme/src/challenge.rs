@@ -14,7 +14,13 @@ pub(crate) enum Answer {
     /// A file in the directory that each host serves below `/.well-known/acme-challenge`.
     File(PathBuf),
     /// The certificate for TLS connections of the ALPN protocol `acme-tls/1`.
-    Certificate(#[expect(dead_code, reason = "dropping it ends the answer")] ChallengeCertificate),
+    Certificate(
+        #[expect(
+            dead_code,
+            reason = "dropping the certificate ends the answer to the challenge"
+        )]
+        ChallengeCertificate,
+    ),
 }
 
 /// A challenge of the certificate authority: what it will ask this server for.

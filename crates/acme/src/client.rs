@@ -195,7 +195,7 @@ impl<'a> Client<'a> {
                 AuthorizationStatus::Pending => {}
                 _ => {
                     return Err(Failure::refused(
-                        "the authority has given up the check of a name",
+                        "the authority's check of a host name has failed or was revoked",
                     ));
                 }
             }

@@ -61,13 +61,18 @@ impl From<instant_acme::Error> for Failure {
                     Cause::Refused
                 };
                 let detail = problem.detail.as_deref().unwrap_or("no reason given");
-                Self::new(cause, format!("the authority refused: {detail} ({kind})"))
+                Self::new(
+                    cause,
+                    format!("the authority refused the request: {detail} ({kind})"),
+                )
             }
             E::Json(error) => {
                 let text = format!("the answer is not that of an ACME server: {error}");
                 Self::new(Cause::Unreachable, text)
             }
-            E::Timeout(_) => Self::refused("the authority did not decide in time"),
+            E::Timeout(_) => Self::refused(
+                "the authority did not check the host names or issue the certificate in time",
+            ),
             E::Other(error) => Self::new(Cause::Unreachable, error.to_string()),
             other => Self::new(Cause::Unreachable, other.to_string()),
         }

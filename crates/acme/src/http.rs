@@ -84,7 +84,7 @@ impl HttpClient for Https {
         let sent = tokio::time::timeout(PATIENCE, self.clone().send(request));
         Box::pin(async move {
             sent.await
-                .unwrap_or_else(|_| Err(other(format!("{url}: no answer in time"))))
+                .unwrap_or_else(|_| Err(other(format!("{url}: the server did not answer in time"))))
         })
     }
 }

@@ -254,7 +254,7 @@ fn read_key(path: &Path) -> Result<Vec<u8>, String> {
         .rposition(|byte| *byte != b'=')
         .map_or(0, |at| at + 1);
     let key = h2o_http::base64url::decode(&text[..end]).filter(|key| !key.is_empty());
-    key.ok_or_else(|| fault("it is not base64url"))
+    key.ok_or_else(|| fault("the file is not base64url"))
 }
 
 /// The directory in which H2O keeps its state, which depends on where the program is installed.

@@ -37,7 +37,7 @@ impl Source for OsSource {
             .read_to_end(&mut content)?;
         if content.len() as u64 > MAX_FILE_LEN {
             return Err(io::Error::other(format!(
-                "larger than {MAX_FILE_LEN} bytes"
+                "the file is larger than {MAX_FILE_LEN} bytes"
             )));
         }
         Ok(content)
@@ -144,7 +144,7 @@ mod tests {
                 .glob(env!("CARGO_MANIFEST_DIR"))
                 .unwrap()
                 .is_empty(),
-            "directories are left out"
+            "directories are no files that the pattern matches"
         );
         assert!(OsSource.read("/dev/zero").is_err());
     }

@@ -201,5 +201,6 @@ pub(crate) fn ask(pid_file: &Path, question: Question) -> Result<Answer, Failure
             server.read_to_string(&mut text)
         })
         .map_err(|error| failed(&reason(&error)))?;
-    Answer::decode(&text).ok_or_else(|| failed("it ended"))
+    Answer::decode(&text)
+        .ok_or_else(|| failed("the server closed the connection without an answer"))
 }

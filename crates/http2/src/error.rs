@@ -172,7 +172,7 @@ impl PeerError {
             Self::ContentLength => (Code::PROTOCOL_ERROR, "invalid content-length header"),
             Self::PseudoField => (Code::PROTOCOL_ERROR, "invalid pseudo header"),
             Self::PriorityUpdate => (Code::PROTOCOL_ERROR, "invalid PRIORITY_UPDATE frame"),
-            Self::Overdrawn => (Code::ENHANCE_YOUR_CALM, "the connection is overdrawn"),
+            Self::Overdrawn => (Code::ENHANCE_YOUR_CALM, "the abuse budget is used up"),
             Self::NotForClients | Self::BadResponse => (Code::PROTOCOL_ERROR, "protocol violation"),
         })
     }

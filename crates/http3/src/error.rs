@@ -145,7 +145,7 @@ impl PeerError {
             ),
             Self::PseudoField => (Code::QPACK_DECOMPRESSION_FAILED, "invalid pseudo header"),
             Self::Masque => (Code::GENERAL_PROTOCOL_ERROR, "invalid pseudo headers"),
-            Self::Overdrawn => (Code::EXCESSIVE_LOAD, "the connection is overdrawn"),
+            Self::Overdrawn => (Code::EXCESSIVE_LOAD, "the abuse budget is used up"),
             Self::Stalled => (Code::EXCESSIVE_LOAD, "the control streams are stalled"),
             Self::BadResponse => (Code::MESSAGE_ERROR, "protocol violation"),
             Self::Datagram => (Code::DATAGRAM_ERROR, ""),

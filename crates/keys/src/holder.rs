@@ -173,7 +173,7 @@ pub fn revive() -> Option<Revival> {
 pub(crate) fn place_of(key: &KeyRecord) -> Result<Place, String> {
     let generation = GENERATION.load(Relaxed);
     if generation == 0 || HAS_FAILED.load(Relaxed) {
-        return Err("it has ended, and is being started again".to_owned());
+        return Err("the process has ended, and is being started again".to_owned());
     }
     let place = *key.place.lock().unwrap_or_else(PoisonError::into_inner);
     let place = place.filter(|place| place.generation == generation);

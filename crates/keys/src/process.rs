@@ -92,8 +92,12 @@ fn switch_user(text: &[u8]) -> Result<(), String> {
             error.desc()
         )
     };
-    let (user, group) = text.split_first_chunk().ok_or("no user")?;
-    let group = group.try_into().map_err(|_| "no group")?;
+    let (user, group) = text
+        .split_first_chunk()
+        .ok_or("the order to switch the user names no user")?;
+    let group = group
+        .try_into()
+        .map_err(|_| "the order to switch the user names no group")?;
     let (user, group) = (u32::from_be_bytes(*user), u32::from_be_bytes(group));
     nix::unistd::setgroups(&[]).map_err(refused)?;
     nix::unistd::setgid(Gid::from_raw(group)).map_err(refused)?;

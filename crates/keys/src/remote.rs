@@ -77,7 +77,7 @@ fn sign(key: &KeyRecord, scheme: SignatureScheme, message: &[u8]) -> Result<Vec<
     };
     let request = request.encode();
     if request.len() > LONGEST {
-        return Err("the message is too long".to_owned());
+        return Err("the message to sign is too long".to_owned());
     }
     CHANNEL.with_borrow_mut(|slot| {
         let mut channel = match slot

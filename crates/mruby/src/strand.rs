@@ -232,7 +232,10 @@ impl Vm {
         })?;
         self.define_singleton(module, "__idle", |vm, _| {
             let strand = vm.current_strand();
-            vm.wait_for_job(strand.ok_or_else(|| Leave::runtime("no strand"))?)
+            vm.wait_for_job(
+                strand
+                    .ok_or_else(|| Leave::runtime("the fiber belongs to no handler and no task"))?,
+            )
         })?;
         // The number that tells scripts apart (the strand's context), or nil.
         self.define_singleton(module, "__context", |vm, _| match vm.context() {
@@ -257,7 +260,8 @@ impl Vm {
     /// Ends the job of the current strand: the caller of the job gets the result, and the strand waits for its next job.
     fn end_job(&self, result: Result<Value, Value>) -> Result<Value, Leave> {
         let strand = self.current_strand();
-        let strand = strand.ok_or_else(|| Leave::runtime("no strand"))?;
+        let strand =
+            strand.ok_or_else(|| Leave::runtime("the fiber belongs to no handler and no task"))?;
         let strands = self.strands.borrow();
         let job = strands.get(&strand.0).and_then(|known| known.job.clone());
         drop(strands);

@@ -43,7 +43,7 @@ impl RunningCommand {
                 let mut text = String::new();
                 match File::from(pipe).read_to_string(&mut text) {
                     Ok(_) if !text.is_empty() => text,
-                    _ => "exit status unknown".to_owned(),
+                    _ => "its exit status is unknown".to_owned(),
                 }
             }
         }

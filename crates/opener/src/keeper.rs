@@ -172,7 +172,7 @@ pub fn keep(
                 do_task(request.0, &request.1, message.descriptor)
             }
             Some(_) | None => Err(io::Error::other(
-                "the configuration did not name it when it was loaded",
+                "the loaded configuration does not name this file, socket or command",
             )),
         };
         match done {
@@ -210,7 +210,7 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             direct::bound_socket(spec).map(Some)
         }
         Task::Learn => Err(io::Error::other(
-            "this part of the keeper process opens and binds; only its main loop reads a configuration",
+            "only the main loop of the keeper process reads a configuration",
         )),
         Task::LogCommand => {
             let input = descriptor
@@ -311,7 +311,7 @@ mod tests {
         for answer in answers(&[(Task::Read, name)], &requests) {
             assert_eq!(
                 answer.unwrap_err(),
-                "the configuration did not name it when it was loaded"
+                "the loaded configuration does not name this file, socket or command"
             );
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"text");

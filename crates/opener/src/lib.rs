@@ -100,7 +100,7 @@ pub fn application(user: Option<&str>, command: &str, socket: &OwnedFd) -> io::R
     request_descriptor(Task::Application, name.as_ref(), Some(socket.as_fd())).unwrap_or_else(
         || {
             if !rustix::process::geteuid().is_root() {
-                let text = format!("only root may run it as user {user}");
+                let text = format!("only root may run the application as user {user}");
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
             }
             direct::run_application(user, command, socket)

@@ -69,7 +69,9 @@ impl CloseReason {
 impl fmt::Display for CloseReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Version => formatter.write_str("no version in common"),
+            Self::Version => {
+                formatter.write_str("client and server have no QUIC version in common")
+            }
             Self::PeerError { code, reason } => {
                 write!(formatter, "error {code:#x} of the peer: {reason}")
             }
@@ -87,7 +89,7 @@ impl fmt::Display for CloseReason {
                     "closed by the peer with code {code:#x}: {reason}"
                 )
             }
-            Self::Reset => formatter.write_str("stateless reset"),
+            Self::Reset => formatter.write_str("stateless reset by the peer"),
             Self::IdleTimeout => formatter.write_str("idle timeout"),
             Self::HandshakeTimeout => formatter.write_str("handshake timeout"),
             Self::Local => formatter.write_str("closed"),
@@ -107,7 +109,7 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address => formatter.write_str("no such address"),
+            Self::Address => formatter.write_str("no datagram can be sent to the address"),
             Self::Tls(reason) => formatter.write_str(reason),
         }
     }

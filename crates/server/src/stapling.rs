@@ -157,7 +157,7 @@ fn obtain(staple: &Staple) -> Result<OcspResponse, Failure> {
     let accepted = staple.accept(response, Clock::default().unix());
     accepted.map_err(|error| {
         let text =
-            format!("the response from {from} does not count: {error}; certificate file:{file}");
+            format!("the response from {from} is not used: {error}; certificate file:{file}");
         Failure::said(FetchFailure::Temporary, text)
     })
 }

@@ -151,7 +151,10 @@ impl Trial {
         Ok(())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the time of one response")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "`h2o mruby` measures the time of a response and has no worker's clock"
+    )]
     async fn answer(&self, request: TrialRequest) -> TrialResponse {
         let worker = &self.worker;
         let raised = || worker.counters.get(Counter::ScriptExceptions);
@@ -278,7 +281,7 @@ fn check_length(content: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "it has more than {MAX_BODY} bytes, and no more are read"
+        "the body has more than {MAX_BODY} bytes, and no more are read"
     ))
 }
 

@@ -40,7 +40,7 @@ impl Post<'_> {
     /// A message that says what has failed; it does not name the URL.
     pub fn send(&self) -> Result<Vec<u8>, String> {
         let url = BackendUrl::parse(self.url).filter(|url| url.scheme == Scheme::Http);
-        let url = url.ok_or("it is no URL of scheme http")?;
+        let url = url.ok_or("the URL does not have the scheme http")?;
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -253,7 +253,10 @@ mod tests {
                 time: LONG,
                 longest: 1,
             };
-            assert_eq!(post.send(), Err("it is no URL of scheme http".to_owned()));
+            assert_eq!(
+                post.send(),
+                Err("the URL does not have the scheme http".to_owned())
+            );
         }
     }
 }

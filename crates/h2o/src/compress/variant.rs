@@ -88,7 +88,7 @@ pub(super) fn publish(original: &Path, coding: Coding) -> io::Result<Outcome> {
     if (mtime(&now), now.ino()) != (mtime(&metadata), metadata.ino())
         || now.len() != content.len() as u64
     {
-        return Err(io::Error::other("changed while it was compressed"));
+        return Err(io::Error::other("the file changed while it was compressed"));
     }
     if compressed.len() >= content.len() {
         if existing.is_some() {

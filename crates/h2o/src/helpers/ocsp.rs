@@ -78,7 +78,12 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     let subject = OcspSubject::of_pem(&text).map_err(|error| Failure::config(error.to_string()))?;
     let response = fetch(&subject)?;
     let written = std::io::stdout().write_all(&response);
-    written.map_err(|error| Failure::system(format!("failed to write: {}", reason(&error))))
+    written.map_err(|error| {
+        Failure::system(format!(
+            "failed to write the response to standard output: {}",
+            reason(&error)
+        ))
+    })
 }
 
 fn read(file: Option<&str>) -> Result<Vec<u8>, Failure> {

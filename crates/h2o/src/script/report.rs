@@ -147,8 +147,8 @@ fn compare(values: &[&[u8]], expected: &Expected) -> Result<(), String> {
         .map(|value| format!("`{}`", String::from_utf8_lossy(value)));
     let shown: Vec<_> = shown.collect();
     Err(match &shown[..] {
-        [] => "the response has none".into(),
-        shown => format!("it is {}", shown.join(" and ")),
+        [] => "the response has no such field".into(),
+        shown => format!("the value is {}", shown.join(" and ")),
     })
 }
 

@@ -88,7 +88,9 @@ impl<T> Arrival<T> {
                 self.0.replace(awaited);
                 Err(Leave::runtime("another fiber waits for this response"))
             }
-            State::Taken => Err(Leave::runtime("the result was taken already")),
+            State::Taken => Err(Leave::runtime(
+                "the result of this request was taken before",
+            )),
         }
     }
 }

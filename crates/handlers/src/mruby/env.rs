@@ -60,7 +60,12 @@ pub(super) fn build(
 
 fn classes<'a>(vm: &Vm, cell: &'a ClassCell) -> Result<&'a Classes, Value> {
     let classes = cell.0.get();
-    classes.ok_or_else(|| vm.exception("RuntimeError", "the classes of requests are missing"))
+    classes.ok_or_else(|| {
+        vm.exception(
+            "RuntimeError",
+            "the Ruby classes of requests are not defined",
+        )
+    })
 }
 
 /// Defines methods of `class`, to which [lazy Hashes](Vm::lazy_hash) belong, in Rust; the others are defined in

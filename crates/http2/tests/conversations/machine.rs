@@ -216,7 +216,7 @@ mod of_server {
                     ),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, -> 10 s, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, -> 10 s, over",
                     ),
                     ("a second passes", "-> 9 s"),
                     (
@@ -263,7 +263,7 @@ mod of_server {
                     ),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, -> 10 s, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, -> 10 s, over",
                     ),
                     ("a second passes", "-> 9 s"),
                     (
@@ -310,7 +310,7 @@ mod of_server {
                     ),
                     (
                         "fail",
-                        "GOAWAY 5 ENHANCE_YOUR_CALM the connection is overdrawn, -> 10 s, over",
+                        "GOAWAY 5 ENHANCE_YOUR_CALM the abuse budget is used up, -> 10 s, over",
                     ),
                     ("a second passes", "-> 9 s"),
                     (
@@ -355,7 +355,7 @@ mod of_server {
                     ("shut_down", "-> 1 s"),
                     (
                         "fail",
-                        "GOAWAY 5 ENHANCE_YOUR_CALM the connection is overdrawn, -> 10 s, over",
+                        "GOAWAY 5 ENHANCE_YOUR_CALM the abuse budget is used up, -> 10 s, over",
                     ),
                     ("a second passes", "GOAWAY 5 NO_ERROR , -> 9 s"),
                     (
@@ -406,7 +406,7 @@ mod of_server {
                     ("shut_down", "-> 9 s"),
                     (
                         "fail",
-                        "GOAWAY 5 ENHANCE_YOUR_CALM the connection is overdrawn, -> 9 s, over",
+                        "GOAWAY 5 ENHANCE_YOUR_CALM the abuse budget is used up, -> 9 s, over",
                     ),
                     ("a second passes", "-> 8 s"),
                     (
@@ -455,7 +455,7 @@ mod of_server {
                     ("shut_down", "-> 9 s, over"),
                     (
                         "fail",
-                        "GOAWAY 5 ENHANCE_YOUR_CALM the connection is overdrawn, -> 9 s, over",
+                        "GOAWAY 5 ENHANCE_YOUR_CALM the abuse budget is used up, -> 9 s, over",
                     ),
                     ("a second passes", "-> 8 s, over"),
                     (
@@ -497,9 +497,16 @@ mod of_server {
             ),
         ];
         for (state, enter, wants) in states {
-            assert_eq!(wants.len(), EVENTS.len(), "{state}: every event");
+            assert_eq!(
+                wants.len(),
+                EVENTS.len(),
+                "{state}: the table has every event"
+            );
             for ((name, event), (of, want)) in EVENTS.into_iter().zip(wants) {
-                assert_eq!(name, *of, "{state}: the events in their order");
+                assert_eq!(
+                    name, *of,
+                    "{state}: the table has the events in their order"
+                );
                 assert_eq!(
                     outcome(enter, event),
                     *want,
@@ -621,7 +628,7 @@ mod of_client {
                     ("go_away", "GOAWAY 0 NO_ERROR , ->, over"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, over",
                     ),
                 ],
             ),
@@ -656,7 +663,7 @@ mod of_client {
                     ("go_away", "GOAWAY 0 NO_ERROR , ->, over"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, over",
                     ),
                 ],
             ),
@@ -704,7 +711,7 @@ mod of_client {
                     ("go_away", "GOAWAY 0 NO_ERROR , ->, has streams"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, has streams, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, has streams, over",
                     ),
                 ],
             ),
@@ -738,7 +745,7 @@ mod of_client {
                     ("go_away", "GOAWAY 0 NO_ERROR , ->, has streams"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, has streams, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, has streams, over",
                     ),
                 ],
             ),
@@ -772,7 +779,7 @@ mod of_client {
                     ("go_away", "->, has streams"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, has streams, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, has streams, over",
                     ),
                 ],
             ),
@@ -802,7 +809,7 @@ mod of_client {
                     ("go_away", "->, over"),
                     (
                         "fail",
-                        "GOAWAY 0 ENHANCE_YOUR_CALM the connection is overdrawn, ->, over",
+                        "GOAWAY 0 ENHANCE_YOUR_CALM the abuse budget is used up, ->, over",
                     ),
                 ],
             ),
@@ -830,9 +837,16 @@ mod of_client {
             ),
         ];
         for (state, enter, wants) in states {
-            assert_eq!(wants.len(), EVENTS.len(), "{state}: every event");
+            assert_eq!(
+                wants.len(),
+                EVENTS.len(),
+                "{state}: the table has every event"
+            );
             for ((name, event), (of, want)) in EVENTS.into_iter().zip(wants) {
-                assert_eq!(name, *of, "{state}: the events in their order");
+                assert_eq!(
+                    name, *of,
+                    "{state}: the table has the events in their order"
+                );
                 assert_eq!(
                     outcome(enter, event),
                     *want,

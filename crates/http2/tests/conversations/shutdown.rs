@@ -32,12 +32,21 @@ fn shutdown_announces_waits_and_names_the_last_stream() {
     talk.client_sends(get(3));
     talk.is_waiting_for_us = true;
     assert_eq!(talk.wait(SHUTDOWN_GRACE - Duration::from_millis(1)), None);
-    talk.expect_output("not yet", &[]);
+    talk.expect_output(
+        "the second GOAWAY is not sent before the grace period has passed",
+        &[],
+    );
     assert_eq!(talk.wait(Duration::from_millis(1)), None);
-    talk.expect_output("what was sent by then counts", &["GOAWAY 3 NO_ERROR "]);
+    talk.expect_output(
+        "requests of the grace period are served",
+        &["GOAWAY 3 NO_ERROR "],
+    );
     talk.events.clear();
     talk.client_sends([get(5), rst_stream(3, 8)].concat());
-    talk.expect("later requests are ignored", &["3 reset CANCEL"]);
+    talk.expect(
+        "requests above the last stream id of GOAWAY are ignored",
+        &["3 reset CANCEL"],
+    );
     assert!(!talk.connection.is_over());
     talk.answer(1);
     assert!(!talk.connection.is_over(), "stream 3 is still held");
@@ -58,7 +67,10 @@ fn sections_of_ignored_requests_are_decoded_all_the_same() {
     talk.client_sends(data(3, END_STREAM, b"x"));
     talk.events.clear();
     talk.client_sends(frame(HEADERS, WHOLE, 1, b"\xbe"));
-    talk.expect("the tables agree", &["1 trailers a=b"]);
+    talk.expect(
+        "sections of ignored streams are decoded, so the HPACK tables agree",
+        &["1 trailers a=b"],
+    );
 }
 
 #[test]
@@ -88,7 +100,10 @@ fn shutdown_before_the_preface_says_goaway_behind_ours() {
         ],
     );
     talk.client_sends([PREFACE, &settings(&[]), &get(1)].concat());
-    talk.expect("requests on the wire count", &["1 GET / a.example END"]);
+    talk.expect(
+        "requests sent before the client saw GOAWAY are served",
+        &["1 GET / a.example END"],
+    );
     talk.expect_output("the preface is sent once", &["SETTINGS ACK"]);
 }
 
@@ -102,13 +117,16 @@ fn silence_ends_the_connection() {
     assert_eq!(
         talk.connection.next_timeout(true),
         None,
-        "our own silence is not the client's"
+        "the idle timeout does not run while the client waits for the server"
     );
     talk.is_waiting_for_us = false;
     assert_eq!(talk.wait(Duration::from_millis(1)), Some(TimeLimit::Idle));
-    talk.expect_output("told so", &["GOAWAY 0 NO_ERROR idle timeout"]);
+    talk.expect_output(
+        "GOAWAY names the reason",
+        &["GOAWAY 0 NO_ERROR idle timeout"],
+    );
     talk.client_sends(get(1))
-        .expect("nothing is looked at any more", &[]);
+        .expect("no frame is read after the end of the connection", &[]);
     assert!(talk.connection.is_over());
 }
 
@@ -116,7 +134,7 @@ fn silence_ends_the_connection() {
 fn nothing_is_said_to_a_client_that_said_nothing() {
     let mut talk = Conversation::unopened(Settings::default());
     assert_eq!(talk.wait(10 * SECOND), Some(TimeLimit::Idle));
-    talk.expect_output("no preface came", &[]);
+    talk.expect_output("no frame is sent to a client that has sent no preface", &[]);
 }
 
 #[test]
@@ -138,7 +156,7 @@ fn the_caller_may_end_the_connection() {
     talk.connection.fail(PeerError::Overdrawn, &mut talk.out);
     talk.expect_output(
         "costs",
-        &["GOAWAY 1 ENHANCE_YOUR_CALM the connection is overdrawn"],
+        &["GOAWAY 1 ENHANCE_YOUR_CALM the abuse budget is used up"],
     );
 }
 
@@ -147,7 +165,7 @@ fn goaway_of_the_client_ends_nothing() {
     let mut talk = Conversation::new();
     talk.client_sends([get(1), goaway(0, 0), get(3)].concat());
     talk.expect(
-        "§6.8: it speaks of our streams",
+        "§6.8: GOAWAY of a client concerns only streams that the server opens",
         &["1 GET / a.example END", "3 GET / a.example END"],
     );
 }
@@ -159,19 +177,19 @@ fn an_upgraded_connection_begins_with_stream_1() {
     let window = [0, 4, 0, 0, 0, 3];
     let (connection, key) =
         ServerConnection::upgraded(Arc::new(Settings::default()), &window, now, &mut out)
-            .expect("valid settings");
+            .expect("the value of HTTP2-Settings is valid");
     let mut talk = Conversation::of(connection, now);
     talk.out = out;
     talk.keys.insert(1, key);
     talk.expect_output(
-        "RFC 7540 §3.2: ours comes first",
+        "RFC 7540 §3.2: the server sends SETTINGS first",
         &["SETTINGS 3=100 8=1", "WINDOW_UPDATE 0 16711681"],
     );
     assert_eq!(talk.state(1), StreamState::HalfClosedRemote);
     talk.respond_long(1, 5);
     talk.send(9);
     talk.expect_output(
-        "HTTP2-Settings counts",
+        "the window in HTTP2-Settings applies",
         &["HEADERS 1 :status=200", "DATA 1 3"],
     );
     talk.client_sends([PREFACE, &settings(&[]), &window_update(1, 9), &get(3)].concat());
@@ -180,10 +198,12 @@ fn an_upgraded_connection_begins_with_stream_1() {
         "the preface is not sent again",
         &["SETTINGS ACK", "DATA 1 2 END"],
     );
-    talk.expect("and streams go on from 3", &["3 GET / a.example END"]);
+    talk.expect("the next stream is 3", &["3 GET / a.example END"]);
     talk.release(1);
-    talk.client_sends(get(1))
-        .expect("stream 1 is taken", &["error HeadersOnClosed"]);
+    talk.client_sends(get(1)).expect(
+        "stream 1 belongs to the upgraded request",
+        &["error HeadersOnClosed"],
+    );
 }
 
 #[test]
@@ -219,7 +239,7 @@ fn content_of_ignored_requests_is_discarded() {
     ];
     talk.client_sends(late.concat());
     talk.expect("RFC 9113 §6.8", &[]);
-    talk.expect_output("and nothing said to it", &[]);
+    talk.expect_output("no frame is sent in answer to ignored requests", &[]);
     talk.client_sends(data(2, 0, b"x"));
     talk.expect_output(
         "GOAWAY names no later stream than before",
@@ -235,11 +255,11 @@ fn nothing_is_written_behind_the_goaway_that_ends_a_connection() {
     talk.output();
     (talk.connection).fail(PeerError::Overdrawn, &mut talk.out);
     talk.expect_output(
-        "why the connection ends",
-        &["GOAWAY 1 ENHANCE_YOUR_CALM the connection is overdrawn"],
+        "GOAWAY names the reason",
+        &["GOAWAY 1 ENHANCE_YOUR_CALM the abuse budget is used up"],
     );
     // The client does not read this GOAWAY frame, and the time limits of the shutdown and of idle connections pass.
     let passed = talk.wait(Duration::from_secs(3600));
     assert_eq!(passed, Some(TimeLimit::Idle));
-    talk.expect_output("it would be the last word, and a wrong one", &[]);
+    talk.expect_output("no second GOAWAY with another reason follows", &[]);
 }

@@ -18,9 +18,9 @@ fn an_idle_connection_holds_little() {
     }
     talk.connection.shrink();
     let retained = talk.connection.retained();
-    assert!(retained < 200, "{retained} bytes");
+    assert!(retained < 200, "the connection holds {retained} bytes");
     let size = size_of_val(&talk.connection);
-    assert!(size < 1250, "{size} bytes of the connection itself");
+    assert!(size < 1250, "the struct of a connection has {size} bytes");
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_request_in_one_piece_allocates_no_more_than_its_slot() {
     let after = talk.connection.retained();
     assert!(
         after <= before + 1024,
-        "{before} bytes before, {after} after"
+        "the connection held {before} bytes before, {after} after"
     );
 }
 
@@ -56,7 +56,10 @@ fn memory_is_what_has_come_and_not_what_is_announced() {
     let retained = talk.connection.retained();
     assert!((100_000..300_000).contains(&retained), "{retained}");
     talk.resets(0, 0x10c);
-    assert!(talk.connection.retained() < 32 * 1024, "it is given back");
+    assert!(
+        talk.connection.retained() < 32 * 1024,
+        "the memory of a reset stream is freed"
+    );
 }
 
 #[test]
@@ -72,11 +75,17 @@ fn streams_beyond_the_limit_are_rejected() {
         "STOP_SENDING 8 H3_REQUEST_REJECTED",
         "RESET_STREAM 8 H3_REQUEST_REJECTED",
     ];
-    talk.expect("handlers are still at work", &want);
+    talk.expect(
+        "requests whose handlers still work count towards the limit",
+        &want,
+    );
     talk.release(0);
     talk.events.clear();
     talk.ends(12, headers(GET));
-    talk.expect("one is done", &["12 GET https://a.example/ END"]);
+    talk.expect(
+        "after a response another request is allowed",
+        &["12 GET https://a.example/ END"],
+    );
 }
 
 #[test]
@@ -141,7 +150,7 @@ fn costs_are_reported_in_the_middle_of_a_flood() {
     let step = talk
         .connection
         .receive(h2o_http3::StreamId::new(0), &flood, false, &mut head)
-        .expect("no error");
+        .expect("the engine accepts the input");
     assert_eq!(step.received, h2o_http3::Received::Charged);
     assert!(step.taken < 200, "{} bytes", step.taken);
     assert!(talk.connection.take_costs() >= 32);
@@ -173,7 +182,7 @@ fn a_client_that_does_not_let_us_acknowledge_is_closed() {
         }
         id += 4;
         let waiting = talk.connection.pending(LocalStream::QpackDecoder).len();
-        assert!(waiting < 17_000, "{waiting} bytes wait");
+        assert!(waiting < 17_000, "{waiting} bytes wait to be sent");
     }
     let last = talk.events.last().map(String::as_str);
     assert_eq!(
@@ -203,7 +212,7 @@ fn nothing_is_inserted_for_a_client_that_lets_nothing_be_sent() {
         talk.release(id);
     }
     let waiting = talk.connection.pending(LocalStream::QpackEncoder).len();
-    assert!(waiting < 4200, "{waiting} bytes wait");
+    assert!(waiting < 4200, "{waiting} bytes wait to be sent");
     assert!(talk.connection.retained() < 64 * 1024);
 }
 
@@ -211,11 +220,11 @@ fn nothing_is_inserted_for_a_client_that_lets_nothing_be_sent() {
 fn streams_without_a_type_are_few() {
     let mut talk = Conversation::new();
     talk.opens(2 + 4 * 16);
-    talk.expect("sixteen", &[]);
+    talk.expect("sixteen streams without a type", &[]);
     talk.opens(2 + 4 * 17);
     talk.expect(
-        "seventeen",
-        &["close H3_EXCESSIVE_LOAD the connection is overdrawn"],
+        "a seventeenth stream without a type",
+        &["close H3_EXCESSIVE_LOAD the abuse budget is used up"],
     );
 }
 
@@ -239,7 +248,10 @@ fn fields_and_text_are_limited_as_over_http_2() {
     section.extend_from_slice(b"\xd1\xd7\xc1");
     section.extend([0x80; 50]);
     talk.ends(0, Frame::headers(section).bytes());
-    assert!(talk.events[0].ends_with("TooManyFields END"), "a bomb");
+    assert!(
+        talk.events[0].ends_with("TooManyFields END"),
+        "a small section that refers to large table entries many times"
+    );
     assert!(talk.head.headers.retained() < 40_000);
     let fields: Vec<(String, String)> = (0..90)
         .map(|n| (format!("x-{n}"), "v".repeat(60)))
@@ -251,5 +263,8 @@ fn fields_and_text_are_limited_as_over_http_2() {
             .map(|(name, value)| (name.as_str(), value.as_str())),
     );
     talk.ends(4, Frame::headers(encode(&all)).bytes());
-    assert!(!talk.events[1].contains("TooMany"), "as text it is fine");
+    assert!(
+        !talk.events[1].contains("TooMany"),
+        "the same size in literal fields is within the limit"
+    );
 }

@@ -57,10 +57,13 @@ fn an_update_replaces_the_field_whenever_it_comes() {
     assert_eq!(
         priority(&talk, 4),
         (2, false),
-        "the later of two ahead of the request"
+        "the later of two updates before the request counts"
     );
     talk.sends(CONTROL, update(4, "i"));
-    talk.expect("behind it", &["4 priority u=3 i=true"]);
+    talk.expect(
+        "a PRIORITY_UPDATE after the request",
+        &["4 priority u=3 i=true"],
+    );
     // The PRIORITY_UPDATE arrives between the first bytes of the stream and the end of its head.
     let head = headers(&[GET, &[("priority", "u=7")]].concat());
     talk.sends(8, &head[..4]);
@@ -71,7 +74,7 @@ fn an_update_replaces_the_field_whenever_it_comes() {
     talk.release(4);
     talk.events.clear();
     talk.sends(CONTROL, update(4, "u=0"));
-    talk.expect("nobody cares", &[]);
+    talk.expect("a PRIORITY_UPDATE for a stream that has ended", &[]);
 }
 
 #[test]
@@ -115,8 +118,11 @@ fn updates_that_are_wrong_end_the_connection() {
     for stream in 0..17 {
         talk.sends(CONTROL, update(4 * stream, "u=1"));
     }
-    let want = ["close H3_EXCESSIVE_LOAD the connection is overdrawn"];
-    talk.expect("seventeen streams that are not opened", &want);
+    let want = ["close H3_EXCESSIVE_LOAD the abuse budget is used up"];
+    talk.expect(
+        "priorities for seventeen streams that are not opened",
+        &want,
+    );
 }
 
 #[test]
@@ -135,12 +141,20 @@ fn streams_take_turns_by_urgency() {
         talk.connection.set_ready(key, true);
         talk.connection.set_ready(key, true);
     }
-    assert_eq!(turns(&mut talk, 4), [8, 12, 8, 12], "the most urgent share");
+    assert_eq!(
+        turns(&mut talk, 4),
+        [8, 12, 8, 12],
+        "the most urgent incremental streams share the turns"
+    );
     for id in [8, 12] {
         let key = talk.key(id);
         talk.connection.set_ready(key, false);
     }
-    assert_eq!(turns(&mut talk, 2), [4, 4], "then one after the other");
+    assert_eq!(
+        turns(&mut talk, 2),
+        [4, 4],
+        "streams that are not incremental are sent one after the other"
+    );
     let (key, mut out) = (talk.key(4), Vec::new());
     talk.connection.finish(key, None, &mut out);
     assert_eq!(turns(&mut talk, 1), [16]);

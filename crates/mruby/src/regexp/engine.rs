@@ -108,7 +108,7 @@ impl Regexp {
         }
         let built = octets.get().and_then(|built| built.as_ref().ok());
         let Some(engine) = characters.as_ref().or(built) else {
-            return Err(invalid("there is no engine"));
+            return Err(invalid("no engine could be built for the pattern"));
         };
         let names = engine.capture_names().enumerate();
         let names = names

@@ -235,7 +235,7 @@ impl Identity {
             Err(fault) => {
                 if is_there {
                     let text = format!(
-                        "{}; a certificate of our own is used until a new one is obtained",
+                        "{}; the server uses a certificate of its own until a new one is obtained",
                         fault.text()
                     );
                     warnings.push(ssl.error(text).in_command("listen", &ssl.pos).to_warning());

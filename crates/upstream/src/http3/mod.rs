@@ -74,7 +74,11 @@ async fn connect_to(
     found: &mut Option<SocketAddr>,
 ) -> Result<Rc<Connection<Http3>>, ConnectFailure> {
     let address = match &url.host {
-        BackendHost::Unix(_) => return Err(ConnectFailure::new("no UDP")),
+        BackendHost::Unix(_) => {
+            return Err(ConnectFailure::new(
+                "a backend behind a Unix socket cannot speak HTTP/3",
+            ));
+        }
         BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
             let address = resolve(worker, name, url.port, settings.name_origin).await;

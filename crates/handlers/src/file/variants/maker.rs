@@ -132,7 +132,7 @@ fn run(store: &VariantStore) {
                 if let Some(held_back) = failures.admit() {
                     report!(
                         warning,
-                        "compress.cache: nothing can be kept in {}: {}{held_back}",
+                        "compress.cache: compressed forms cannot be written to {}: {}{held_back}",
                         shown(store.directory()),
                         reason(&error)
                     );
@@ -183,7 +183,7 @@ fn make(store: &VariantStore, wanted: &WantedVariant) -> io::Result<Made> {
     let Some(mut unfinished) = Unfinished::begin(variant.unfinished())? else {
         return Ok(Made::Nothing);
     };
-    let broken = |_| io::Error::other("a compressor failed");
+    let broken = |_| io::Error::other("the file could not be compressed");
     let mut encoder = Encoder::of_file(wanted.method, wanted.identity.size).map_err(broken)?;
     let (mut piece, mut output, mut len) = (vec![0; PIECE], Vec::new(), 0);
     loop {

@@ -234,7 +234,8 @@ impl VariantStore {
             nix::unistd::chown(directory, Some(owner), None)
                 .map_err(|error| failed("change the owner of", &error.into()))?;
         }
-        let found = fs::metadata(directory).map_err(|error| failed("look at", &error))?;
+        let found =
+            fs::metadata(directory).map_err(|error| failed("read the attributes of", &error))?;
         if !found.is_dir() {
             return Err(format!(
                 "compress.cache: {} is not a directory",
