@@ -91,7 +91,7 @@ fn main() {
             let mut out = Vec::new();
             move || {
                 out.clear();
-                huffman::decode(black_box(&code), &mut out).expect("a code");
+                huffman::decode(black_box(&code), &mut out).expect("the Huffman code is valid");
                 black_box(&out);
             }
         },

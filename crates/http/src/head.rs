@@ -367,7 +367,11 @@ mod tests {
             assert_eq!(head.asks_for_tunnel(), *asks, "{body:?} {token}");
             let opens = [100, 101, 103, 200, 204, 299, 300, 407, 502]
                 .into_iter()
-                .filter(|&code| head.is_tunnel_opened_by(StatusCode::new(code).expect("a status")));
+                .filter(|&code| {
+                    head.is_tunnel_opened_by(
+                        StatusCode::new(code).expect("the number is a valid status code"),
+                    )
+                });
             assert_eq!(opens.collect::<Vec<_>>(), *opened_by, "{body:?} {token}");
         }
     }

@@ -52,7 +52,7 @@ static CODES: [u32; 256] = {
         let symbol = canonical.symbols[place] as usize;
         let len = LENGTHS[symbol] as usize;
         if symbol < codes.len() {
-            #[expect(clippy::cast_possible_truncation, reason = "there are 257 places")]
+            #[expect(clippy::cast_possible_truncation, reason = "the table has 257 entries")]
             let nth = place as u32 - canonical.places[len] as u32;
             codes[symbol] = canonical.first[len] + nth;
         }
@@ -76,7 +76,7 @@ static CANONICAL: Canonical = canonical();
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "there are 257 symbols and places"
+    reason = "there are 257 symbols, and the table has 257 entries"
 )]
 const fn canonical() -> Canonical {
     let mut made = Canonical {
@@ -162,7 +162,7 @@ static PAIRS: [Pair; 1 << SEEN] = {
     let mut pairs = [NONE; 1 << SEEN];
     let mut seen = 0;
     while seen < pairs.len() {
-        #[expect(clippy::cast_possible_truncation, reason = "11 bits")]
+        #[expect(clippy::cast_possible_truncation, reason = "the number has 11 bits")]
         let bits = seen as u32;
         if let Some((first, first_len)) = short_symbol(&canonical, bits, SEEN) {
             let left = SEEN - first_len as u32;
@@ -193,7 +193,10 @@ const fn short_symbol(canonical: &Canonical, bits: u32, width: u32) -> Option<(u
         let nth = (bits >> (width - len)).wrapping_sub(canonical.first[len as usize]);
         if nth < canonical.counts[len as usize] as u32 {
             let symbol = canonical.symbols[canonical.places[len as usize] as usize + nth as usize];
-            #[expect(clippy::cast_possible_truncation, reason = "codes that fit are bytes'")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "only codes of bytes are short enough for this table"
+            )]
             return Some((symbol as u8, len as u8));
         }
         len += 1;

@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(
             inner.attributes(b"text/plain"),
             None,
-            "its only extension is gone"
+            "a type whose only extension was removed has no attributes"
         );
         assert_eq!(text(outer.of_file(b"a.txt")), "text/plain");
         assert!(!outer.has_dynamic());

@@ -115,12 +115,13 @@ mod tests {
                     for end in 0..bytes.len() {
                         let got = decode(&bytes[..end], bits, &mut Vec::new());
                         let want = StringError::Length(PrefixedError::Incomplete);
-                        assert_eq!(got.expect_err("it is cut off"), want);
+                        assert_eq!(got.expect_err("the string literal is incomplete"), want);
                         assert_eq!(skip(&bytes[..end], bits), None);
                     }
                     bytes.push(7);
                     let mut scratch = b"before".to_vec();
-                    let (got, rest) = decode(&bytes, bits, &mut scratch).expect("a string");
+                    let (got, rest) =
+                        decode(&bytes, bits, &mut scratch).expect("the string literal is valid");
                     assert_eq!((got.bytes(&scratch), rest), (text, &[7][..]));
                     assert_eq!(skip(&bytes, bits), Some(&[7][..]));
                 }

@@ -57,12 +57,16 @@ fn get_with(more: Fields<'_>) -> Result<(RequestHead, RequestSection), Malformed
 #[test]
 fn a_request_becomes_a_head() {
     let (head, section) = get_with(&[("accept", "*/*"), ("x-a", "b"), ("host", "other.example")])
-        .expect("it is right");
+        .expect("the field section is valid");
     assert_eq!(
         (head.method.clone(), head.scheme),
         (Method::Get, Scheme::Https)
     );
-    assert_eq!(head.authority(), b"a.example", "and not what `host` says");
+    assert_eq!(
+        head.authority(),
+        b"a.example",
+        "`:authority` takes precedence over `host`"
+    );
     assert_eq!(head.target(), b"/x?y");
     assert_eq!(head.body, BodyLength::None);
     let fields: Vec<_> = head
@@ -89,11 +93,11 @@ fn a_request_becomes_a_head() {
         ],
         true,
     )
-    .expect("it is right");
+    .expect("the field section is valid");
     assert_eq!(
         head.authority(),
         b"h.example",
-        "`host` stands in for what is not there"
+        "`host` is used if `:authority` is absent"
     );
 }
 
@@ -111,14 +115,15 @@ fn content_is_announced_by_its_length_or_by_what_follows() {
         ),
     ];
     for (more, end_stream, want) in cases {
-        let (head, section) = request(&[GET, more].concat(), *end_stream).expect("it is right");
+        let (head, section) =
+            request(&[GET, more].concat(), *end_stream).expect("the field section is valid");
         assert_eq!(head.body, *want, "{more:?}");
         assert!(
             head.headers.get(Known::ContentLength).is_none() || section.content_length.is_some()
         );
     }
     let tunnel = &[(":method", "CONNECT"), (":authority", "b.example:443")];
-    let (head, section) = request(tunnel, false).expect("it is right");
+    let (head, section) = request(tunnel, false).expect("the field section is valid");
     assert_eq!(
         (head.body, section.is_tunnel, head.target()),
         (BodyLength::Tunnel, true, &b"b.example:443"[..])
@@ -285,14 +290,14 @@ fn what_is_only_refused_is_read_to_its_end() {
         ),
     ];
     for (what, more, want) in cases {
-        let (head, section) =
-            get_with(&[more, &[("last", "field")][..]].concat()).expect("not malformed");
+        let (head, section) = get_with(&[more, &[("last", "field")][..]].concat())
+            .expect("the field section is not malformed");
         assert_eq!(section.refusal, Some(*want), "{what}");
-        let last = head.headers.iter().last().expect("a field");
+        let last = head.headers.iter().last().expect("the head has a field");
         assert_eq!(
             (last.name.as_str(), last.value),
             ("last", &b"field"[..]),
-            "{what}: what is behind it is there"
+            "{what}: the field after it is kept"
         );
         assert!((400..500).contains(&want.answer().0.as_u16()), "{what}");
     }
@@ -300,7 +305,7 @@ fn what_is_only_refused_is_read_to_its_end() {
         &[(":method", "GET"), (":scheme", "https"), (":path", "x")],
         true,
     )
-    .expect("not malformed");
+    .expect("the field section is not malformed");
     assert_eq!(bad_target.1.refusal, Some(Refusal::PathInvalid));
     let bad_host = request(
         &[
@@ -311,7 +316,13 @@ fn what_is_only_refused_is_read_to_its_end() {
         ],
         true,
     );
-    assert!(bad_host.expect("not malformed").1.refusal.is_some());
+    assert!(
+        bad_host
+            .expect("the field section is not malformed")
+            .1
+            .refusal
+            .is_some()
+    );
 }
 
 #[test]
@@ -326,12 +337,14 @@ fn fields_and_their_text_are_limited() {
         let mut head = RequestHead::default();
         let mut section = RequestFields::of_request(&mut head, 10_000);
         for (name, value) in GET {
-            section.field(&decoded(name, value)).expect("it is right");
+            section
+                .field(&decoded(name, value))
+                .expect("the field section is valid");
         }
         let last = (0..count)
             .map(|_| section.field(&field))
             .last()
-            .expect("some");
+            .expect("the head has a field");
         assert_eq!(
             last,
             if flood {
@@ -342,7 +355,9 @@ fn fields_and_their_text_are_limited() {
             "{count}"
         );
         if !flood {
-            let section = section.finish(true).expect("not malformed");
+            let section = section
+                .finish(true)
+                .expect("the field section is not malformed");
             assert_eq!(section.refusal.is_some(), refused, "{count}");
             assert!(head.headers.len() <= MAX_FIELDS as usize, "{count}");
         }
@@ -357,7 +372,9 @@ fn fields_and_their_text_are_limited() {
         let mut head = RequestHead::default();
         let mut section = RequestFields::of_trailers(&mut head, len);
         let value = "v".repeat(MAX_TABLE_TEXT + more - 1);
-        section.field(&decoded("x", &value)).expect("not malformed");
+        section
+            .field(&decoded("x", &value))
+            .expect("the field section is not malformed");
         assert_eq!(
             section.finish_trailers().is_some(),
             refused,
@@ -375,7 +392,7 @@ fn cookie_crumbs_become_one_field() {
         ("cookie", ""),
         ("cookie", "c=d"),
     ])
-    .expect("it is right");
+    .expect("the field section is valid");
     assert_eq!(head.headers.get(Known::Cookie), Some(&b"a=b; c=d"[..]));
     assert_eq!(head.headers.get_all(Known::Cookie).count(), 1);
 }
@@ -555,7 +572,7 @@ fn responses_are_read_and_malformed_ones_have_different_errors() {
 
 #[test]
 fn a_path_is_exchanged_if_it_may_stand_for_itself() {
-    let (mut head, _) = get_with(&[("x", "y")]).expect("it is right");
+    let (mut head, _) = get_with(&[("x", "y")]).expect("the field section is valid");
     for (path, want) in [
         ("/other?q", true),
         ("*", true),

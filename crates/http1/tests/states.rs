@@ -218,7 +218,7 @@ fn every_state_meets_every_event_as_written_down() {
     }
     if std::env::var_os("UPDATE_STATES").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/states.txt");
-        std::fs::write(path, &table).expect("the table is written");
+        std::fs::write(path, &table).expect("the table can be written");
         return;
     }
     let known = include_str!("data/states.txt");

@@ -67,7 +67,7 @@ fn refuse(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
     assert_eq!(Some(error.name()), entry.text("error"), "{name} {pieces:?}");
     talk.connection
         .error_response(error.answer(), Some(b"h2o"), None, &mut talk.out);
-    let out = String::from_utf8(talk.out.clone()).expect("text");
+    let out = String::from_utf8(talk.out.clone()).expect("the bytes are UTF-8");
     match error.answer() {
         Answer::CloseSilently => {
             assert_eq!(
@@ -77,7 +77,9 @@ fn refuse(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
             );
         }
         Answer::Respond { .. } => {
-            let (head, body) = out.split_once("\r\n\r\n").expect("a head");
+            let (head, body) = out
+                .split_once("\r\n\r\n")
+                .expect("the bytes have a complete head");
             assert_eq!(entry.text("status"), out.get(9..12), "{name}");
             assert_eq!(entry.text("body"), Some(body), "{name}");
             let length = format!("\r\nContent-Length: {}\r\n", body.len());
@@ -88,7 +90,10 @@ fn refuse(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
     }
     assert!(talk.connection.is_response_done());
     assert_eq!(talk.connection.next(talk.now), Next::Close, "{name}");
-    assert!(!talk.step(), "{name}: looked at what followed");
+    assert!(
+        !talk.step(),
+        "{name}: the connection read bytes behind the broken request"
+    );
 }
 
 #[test]
@@ -146,11 +151,11 @@ fn accept(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
         }
     }
     assert_eq!(requests, entry_requests(entry), "{name} {pieces:?}");
-    assert_eq!(talk.left(), b"", "{name}: left over");
+    assert_eq!(talk.left(), b"", "{name}: bytes are left over");
     let want = match entry.text("kept") {
         Some("yes") => Next::Request,
         Some("no") => Next::Close,
-        other => panic!("{name}: kept: {other:?}"),
+        other => panic!("{name}: `kept` is yes or no, not {other:?}"),
     };
     assert_eq!(kept, Some(want), "{name}");
     if let Some(want) = entry.get("content") {
@@ -162,7 +167,7 @@ fn accept(entry: &Entry, strict: bool, pieces: &[&[u8]]) {
 fn entry_requests(entry: &Entry) -> u64 {
     entry
         .text("requests")
-        .map_or(1, |number| number.parse().expect("a number"))
+        .map_or(1, |number| number.parse().expect("the text is a number"))
 }
 
 fn check_head(entry: &Entry, talk: &Conversation) {

@@ -111,7 +111,9 @@ fn respond(count: u32, tree: Tree) -> impl FnMut() {
         let stream = streams.next_stream;
         streams.next_stream = if stream > 1 << 30 { 1001 } else { stream + 2 };
         let scheduler = black_box(&mut streams.scheduler);
-        let key = scheduler.open(stream, 7, None).expect("no dependency");
+        let key = scheduler
+            .open(stream, 7, None)
+            .expect("a stream without a dependency can be opened");
         scheduler.set_ready(key, true);
         assert_eq!(scheduler.next(), Some(7));
         scheduler.set_ready(key, false);

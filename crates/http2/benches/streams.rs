@@ -59,14 +59,20 @@ struct Connection {
 impl Connection {
     /// A connection on which both sides have sent their prefaces.
     fn new() -> Self {
-        #[expect(clippy::disallowed_methods, reason = "a time is as good as another")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the benchmark may begin at any instant"
+        )]
         let now = Instant::now();
         let mut engine = ServerConnection::new(Arc::new(Settings::default()), None, now);
         let mut head = RequestHead::default();
         let mut out = Vec::new();
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
         let step = engine.receive(preface, &mut head, now, &mut out);
-        assert_eq!(step.expect("a preface").received, Received::NeedMore);
+        assert_eq!(
+            step.expect("the preface is valid").received,
+            Received::NeedMore
+        );
         let mut response = Headers::new();
         // The first field of `RESPONSE` is `server`, which the engine adds by itself.
         for &(name, value) in &RESPONSE[1..] {
@@ -84,7 +90,7 @@ impl Connection {
     }
 
     fn exchange(&mut self, block: &[u8]) {
-        let high = u8::try_from(block.len() >> 8).expect("a short block");
+        let high = u8::try_from(block.len() >> 8).expect("the field block is shorter than 64 KiB");
         let [low, ..] = block.len().to_le_bytes();
         self.input.clear();
         // The length, type and flags of a HEADERS frame with END_HEADERS and END_STREAM.
@@ -100,7 +106,7 @@ impl Connection {
             .engine
             .receive(input, &mut self.head, self.now, &mut self.out);
         let Ok(Received::Request { stream, .. }) = step.map(|step| step.received) else {
-            panic!("not a request");
+            panic!("the engine reads a request");
         };
         black_box(self.head.path());
         let response = ResponseHead {

@@ -269,7 +269,10 @@ mod tests {
 
     #[test]
     fn identifiers_run_out() {
-        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the test may begin at any instant"
+        )]
         let now = Instant::now();
         let mut out = Vec::new();
         let settings = Arc::new(ClientSettings::default());

@@ -47,7 +47,7 @@ impl Connection {
             }
         };
         let len = out.len() - at - HEADER_LEN;
-        debug_assert!(len <= max, "`fill` keeps to its limit");
+        debug_assert!(len <= max, "`fill` appends no more bytes than its limit");
         let id = self.id_of(key);
         let end = if end_stream { flags::END_STREAM } else { 0 };
         let header = frame::header(len, FrameType::DATA, end, id);

@@ -58,7 +58,10 @@ impl SendWindow {
     /// Deducts `len` bytes that were sent from the window: at most [`SendWindow::available`].
     #[inline]
     pub fn spend(&mut self, len: usize) {
-        debug_assert!(len <= self.available(), "more was sent than allowed");
+        debug_assert!(
+            len <= self.available(),
+            "more bytes were sent than the window allows"
+        );
         self.0 = self
             .0
             .saturating_sub(i32::try_from(len).unwrap_or(i32::MAX));

@@ -144,7 +144,10 @@ impl FrameHeader {
 #[inline]
 #[must_use]
 pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) -> [u8; HEADER_LEN] {
-    debug_assert!(len < 1 << 24, "a payload is below 2^24 bytes");
+    debug_assert!(
+        len < 1 << 24,
+        "the payload of a frame is shorter than 2^24 bytes"
+    );
     #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
     let [_, a, b, c] = (len as u32).to_be_bytes();
     let [d, e, f, g] = stream.get().to_be_bytes();
@@ -165,7 +168,10 @@ pub fn rst_stream(out: &mut Vec<u8>, stream: StreamId, code: ErrorCode) {
 
 /// Writes WINDOW_UPDATE (RFC 9113 §6.9); `increment` is not 0.
 pub fn window_update(out: &mut Vec<u8>, stream: StreamId, increment: u32) {
-    debug_assert!(increment > 0 && increment < 1 << 31, "1 to 2^31-1");
+    debug_assert!(
+        increment > 0 && increment < 1 << 31,
+        "the increment of WINDOW_UPDATE is 1 to 2^31-1"
+    );
     out.extend_from_slice(&header(4, FrameType::WINDOW_UPDATE, 0, stream));
     out.extend_from_slice(&increment.to_be_bytes());
 }

@@ -152,7 +152,7 @@ impl Streams {
     pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
         let id = stream.id;
         let index = u32::try_from(self.slots.insert(stream))
-            .expect("identifiers have 31 bits, and each belongs to one stream");
+            .expect("stream ids have 31 bits, so the number of streams fits into 32 bits");
         self.held += u32::from(is_peers);
         match self.open.last() {
             Some(&(last, _)) if last > id => {

@@ -148,7 +148,10 @@ impl Connection {
         }
         let key = StreamKey::from_user(self.scheduler.next()?);
         let max = self.sendable(key);
-        debug_assert!(max > 0, "a ready stream has a window");
+        debug_assert!(
+            max > 0,
+            "a stream that is ready to send has a flow-control window"
+        );
         Some((key, max))
     }
 

@@ -25,7 +25,7 @@ fn asked(max_streams: u32, now: Instant) -> (ServerConnection, StreamKey) {
         .receive(ASKS, &mut head, now, &mut Vec::new())
         .unwrap();
     let Received::Request { stream, .. } = step.received else {
-        panic!("a request was sent");
+        panic!("the engine reads the request");
     };
     (connection, stream)
 }
@@ -60,7 +60,10 @@ fn a_connection_is_not_over_before_its_pushes_are() {
     connection.reset(stream, ErrorCode::NO_ERROR, out);
     connection.release(stream, out);
     connection.shut_down(start, out);
-    assert!(!connection.can_push(), "no stream begins after GOAWAY");
+    assert!(
+        !connection.can_push(),
+        "no pushed stream begins after GOAWAY"
+    );
     assert_eq!(
         connection.on_timeout(start + Duration::from_secs(2), true, out),
         None

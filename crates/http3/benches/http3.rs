@@ -149,10 +149,12 @@ impl Pair {
         let (mut instructions, mut told) = (Vec::new(), Vec::new());
         write(&mut self.encoder, &mut instructions);
         let received = self.decoder.receive(&instructions, &mut told);
-        received.expect("instructions");
+        received.expect("the instructions are valid");
         // A section that refers to the table is cancelled instead of acknowledged, since the benchmark does not decode it.
         h2o_http::prefixed::encode(0x40, 6, 0, &mut told);
-        self.encoder.receive(&told).expect("acknowledgements");
+        self.encoder
+            .receive(&told)
+            .expect("the acknowledgements are valid");
         self.instructions.extend(instructions);
     }
 
@@ -193,7 +195,7 @@ fn encode_response(encoder: &mut Encoder, out: &mut Vec<u8>) {
     response(|name, value| section.field(name, value));
     section.finish(STREAM);
     // The peer cancels the section at once, so that the encoder forgets it.
-    encoder.receive(&[0x40]).expect("a cancellation");
+    encoder.receive(&[0x40]).expect("the cancellation is valid");
 }
 
 /// Stores the decoded fields of a request, as the engine does.
@@ -267,9 +269,9 @@ impl Connection {
 
     fn receive(&mut self, id: u64, input: &[u8]) {
         let id = StreamId::new(id);
-        self.engine.open(id).expect("a stream");
+        self.engine.open(id).expect("the stream is open");
         let step = self.engine.receive(id, input, false, &mut self.head);
-        step.expect("no error");
+        step.expect("the engine accepts the input");
     }
 
     fn exchange(&mut self, request: &[u8]) {
@@ -277,11 +279,11 @@ impl Connection {
         self.next_stream += 4;
         self.out.clear();
         self.head.clear();
-        self.engine.open(id).expect("a stream");
+        self.engine.open(id).expect("the stream is open");
         let input = black_box(request);
         let step = self.engine.receive(id, input, true, &mut self.head);
         let Ok(Received::Request { stream, .. }) = step.map(|step| step.received) else {
-            panic!("not a request");
+            panic!("the engine reads a request");
         };
         black_box(self.head.path());
         let response = ResponseHead {
@@ -308,15 +310,20 @@ impl Connection {
                 // All insertions belong to the second response, so they are acknowledged once; the first only sent the type
                 // of the stream.
                 let inserted = usize::try_from(self.engine.compression().1.inserted());
-                h2o_http::prefixed::encode(0, 6, inserted.expect("few"), &mut self.told);
+                h2o_http::prefixed::encode(
+                    0,
+                    6,
+                    inserted.expect("the number of insertions fits into a usize"),
+                    &mut self.told,
+                );
             }
             self.engine.advance(local, len);
         }
         // The response is cancelled, which does no harm if it refers to no entry of the table.
-        let stream = usize::try_from(stream.get()).expect("not so many");
+        let stream = usize::try_from(stream.get()).expect("the stream id fits into a usize");
         h2o_http::prefixed::encode(0x40, 6, stream, &mut self.told);
         let id = StreamId::new(10);
         let step = self.engine.receive(id, &self.told, false, &mut self.head);
-        black_box(step.expect("no error"));
+        black_box(step.expect("the engine accepts the input"));
     }
 }

@@ -278,7 +278,7 @@ mod tests {
                         _ => Disposition::Skip,
                     })
                 });
-                match piece.expect("no error") {
+                match piece.expect("the frames are valid") {
                     None => break,
                     Some(Piece::Skipped) => said.push("skipped".to_owned()),
                     Some(Piece::Frame(kind, payload)) => {
@@ -294,7 +294,7 @@ mod tests {
                     }
                 }
             }
-            assert!(part.is_empty(), "all is taken");
+            assert!(part.is_empty(), "the reader consumes all bytes");
         }
         said.push(format!("{}", reader.is_between_frames()));
         said
@@ -331,7 +331,7 @@ mod tests {
         ];
         assert_eq!(want, frames);
         for part in 1..input.len() {
-            assert_eq!(pieces(&input, part), want, "parts of {part}");
+            assert_eq!(pieces(&input, part), want, "input in parts of {part} bytes");
         }
     }
 
@@ -347,7 +347,11 @@ mod tests {
         for end in 1..=input.len() {
             let said = pieces(&input[..end], 3);
             let want = ends.contains(&end).to_string();
-            assert_eq!(said.last(), Some(&want), "{end} bytes");
+            assert_eq!(
+                said.last(),
+                Some(&want),
+                "the first {end} bytes of the input"
+            );
         }
     }
 
@@ -363,7 +367,10 @@ mod tests {
         }
         let mut last = &header[header.len() - 1..];
         let error = reader.next(&mut last, |kind, len| Err::<Disposition, _>((kind, len)));
-        assert_eq!(error.expect_err("an error"), (FrameType::SETTINGS, 1 << 40));
+        assert_eq!(
+            error.expect_err("a frame longer than allowed is an error"),
+            (FrameType::SETTINGS, 1 << 40)
+        );
     }
 
     #[test]
@@ -382,7 +389,7 @@ mod tests {
         let rest = vec![0; 399_900];
         let piece = reader.next(&mut &rest[..], accept);
         let Ok(Some(Piece::Frame(FrameType::HEADERS, payload))) = piece else {
-            panic!("all of it has come");
+            panic!("the whole frame has arrived");
         };
         assert_eq!((payload.len(), reader.retained()), (400_000, 0));
     }
@@ -398,7 +405,7 @@ mod tests {
             let mut reader = FrameReader::new();
             let piece = reader.next(&mut rest, |_, _| Ok::<_, ()>(Disposition::Whole));
             let Ok(Some(Piece::Frame(FrameType::HEADERS, section))) = piece else {
-                panic!("a frame");
+                panic!("the reader found no HEADERS frame");
             };
             assert_eq!((section.len(), rest.len()), (len, 0));
             assert!(section.iter().all(|byte| *byte == b's'));

@@ -184,9 +184,8 @@ impl Streams {
     #[inline]
     pub(crate) fn insert(&mut self, stream: Stream) -> StreamKey {
         let id = stream.id;
-        let index = u32::try_from(self.slots.insert(stream)).expect(
-            "a connection has no more streams at a time than the limit on them, which has 32 bits",
-        );
+        let index = u32::try_from(self.slots.insert(stream))
+            .expect("the limit of open streams per connection fits into 32 bits");
         match self.order.last() {
             Some(&(last, _)) if last > id => {
                 let at = self.order.partition_point(|&(other, _)| other < id);

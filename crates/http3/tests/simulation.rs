@@ -185,13 +185,13 @@ impl World {
             self.maybe_cancel();
             self.flush();
         }
-        assert_eq!(asked, self.plans.len(), "no request is held back");
+        assert_eq!(asked, self.plans.len(), "every planned request was sent");
         self.check();
         (self.done.len(), self.plans.len())
     }
 
     fn plan(&self, id: u64) -> &Plan {
-        &self.plans[usize::try_from(id / 4).expect("few")]
+        &self.plans[usize::try_from(id / 4).expect("the stream id fits into a usize")]
     }
 
     fn ask(&mut self, number: usize) {
@@ -215,7 +215,7 @@ impl World {
         let key = self
             .client
             .request(StreamId::new(id), &head, !has_more, &mut out)
-            .expect("there is room");
+            .expect("the server allows another request");
         self.keys.insert(id, key);
         if has_more {
             for piece in plan.content.chunks(1000) {
@@ -236,12 +236,12 @@ impl World {
         let mut out = Vec::new();
         let fields = headers(&plan.response_fields);
         if plan.interim {
-            let hints = StatusCode::new(103).expect("a status");
+            let hints = StatusCode::new(103).expect("the number is a valid status code");
             self.server.inform(key, hints, &Headers::new(), &mut out);
         }
         let has_more = !plan.response.is_empty() || plan.response_trailers.is_some();
         let head = ResponseHead {
-            status: StatusCode::new(plan.status).expect("a status"),
+            status: StatusCode::new(plan.status).expect("the number is a valid status code"),
             reason: None,
             headers: &fields,
             length: plan.knows_length.then_some(plan.response.len() as u64),
@@ -266,7 +266,10 @@ impl World {
             return;
         };
         if self.plan(id).is_cancelled && self.random.once_in(20) {
-            let key = self.keys.remove(&id).expect("a stream");
+            let key = self
+                .keys
+                .remove(&id)
+                .expect("the simulation has the stream");
             self.client.release(key);
             self.cancelled.insert(id);
         }
@@ -294,7 +297,7 @@ impl World {
                     let stopped = self.server.on_stop_sending(stream, code);
                     self.on_received(
                         stream.get(),
-                        stopped.expect("no error"),
+                        stopped.expect("the engine reports no error"),
                         &[],
                         &RequestHead::default(),
                     );
@@ -306,7 +309,9 @@ impl World {
                 Command::Reset { stream, code } => Self::reset(&mut self.down, stream, code),
                 Command::StopSending { stream, code } => {
                     self.up.entry(stream.get()).or_default().is_over = true;
-                    self.client.on_stop_sending(stream, code).expect("no error");
+                    self.client
+                        .on_stop_sending(stream, code)
+                        .expect("the engine reports no error");
                 }
             }
         }
@@ -335,7 +340,7 @@ impl World {
         }
         let (id, is_up) = all[self.random.below(all.len())];
         let pipes = if is_up { &mut self.up } else { &mut self.down };
-        let pipe = pipes.get_mut(&id).expect("a stream");
+        let pipe = pipes.get_mut(&id).expect("the simulation has the stream");
         let reset = pipe.reset.take();
         let len = 1 + self.random.below(pipe.bytes.len().max(1));
         let piece: Vec<u8> = pipe.bytes.drain(..len.min(pipe.bytes.len())).collect();
@@ -348,7 +353,7 @@ impl World {
             while id & 2 != 0 && self.opened_by_server <= id {
                 self.client
                     .open(StreamId::new(self.opened_by_server))
-                    .expect("no error");
+                    .expect("the engine reports no error");
                 self.opened_by_server += 4;
             }
         }
@@ -357,7 +362,7 @@ impl World {
                 let received = self.server.on_reset(StreamId::new(id), code);
                 self.on_received(
                     id,
-                    received.expect("no error"),
+                    received.expect("the engine reports no error"),
                     &[],
                     &RequestHead::default(),
                 );
@@ -365,7 +370,7 @@ impl World {
             (false, Some(code)) => {
                 self.client
                     .on_reset(StreamId::new(id), code)
-                    .expect("no error");
+                    .expect("the engine reports no error");
             }
             (true, None) => self.server_gets(id, has_ended),
             (false, None) => self.client_gets(id, has_ended),
@@ -378,7 +383,7 @@ impl World {
         while self.opened[kind] <= id {
             self.server
                 .open(StreamId::new(self.opened[kind]))
-                .expect("no error");
+                .expect("the engine reports no error");
             self.opened[kind] += 4;
         }
     }
@@ -452,12 +457,16 @@ impl World {
             _ => return,
         }
         if seen.is_complete {
-            let plan = &self.plans[usize::try_from(id / 4).expect("few")];
+            let plan =
+                &self.plans[usize::try_from(id / 4).expect("the stream id fits into a usize")];
             assert_eq!(seen.fields, plan.fields);
             assert_eq!(seen.content, plan.content);
             assert_eq!(seen.trailers, plan.trailers);
             self.answer(id);
-            let key = self.server_keys.remove(&id).expect("a stream");
+            let key = self
+                .server_keys
+                .remove(&id)
+                .expect("the simulation has the stream");
             self.server.release(key);
         }
     }
@@ -508,7 +517,8 @@ impl World {
                 seen.is_complete = end_stream;
                 assert_eq!(
                     head.status.as_u16(),
-                    self.plans[usize::try_from(id / 4).expect("few")].status
+                    self.plans[usize::try_from(id / 4).expect("the stream id fits into a usize")]
+                        .status
                 );
             }
             ClientReceived::Data {
@@ -522,7 +532,7 @@ impl World {
                 seen.is_complete = true;
             }
             ClientReceived::Reset { .. } | ClientReceived::Refused { .. } => {
-                panic!("stream {id}: {received:?}");
+                panic!("stream {id} was reset or refused: {received:?}");
             }
             _ => return,
         }
@@ -547,9 +557,16 @@ impl World {
                 is_complete: true,
             };
             assert_eq!(self.responses[&id], want, "exchange {number}");
-            let key = self.keys.remove(&id).expect("a stream");
+            let key = self
+                .keys
+                .remove(&id)
+                .expect("the simulation has the stream");
             self.client.release(key);
-            assert_eq!(self.client.poll_command(), None, "all of it was read");
+            assert_eq!(
+                self.client.poll_command(),
+                None,
+                "no command waits to be sent"
+            );
         }
         assert!(
             !self.server.has_streams(),
@@ -564,6 +581,9 @@ impl World {
 fn exchanges_arrive_as_they_were_sent_however_they_are_cut() {
     let sums = run_seeds(60, |seed| World::new(seed).run());
     if let Some((done, planned)) = sums {
-        assert!(done * 10 > planned * 8, "{done} of {planned}");
+        assert!(
+            done * 10 > planned * 8,
+            "{done} of {planned} exchanges were completed"
+        );
     }
 }

@@ -45,7 +45,8 @@ fn exchange(pair: &mut Pair, streams: usize) {
     let asked: Vec<_> = (0..streams)
         .map(|_| {
             let stream = pair.client().streams().open(quinn_proto::Dir::Bi);
-            let stream = stream.expect("the server has answered all others");
+            let stream =
+                stream.expect("the server allows another stream, as it has answered all others");
             pair.client_write(stream, &REQUEST, true);
             stream
         })

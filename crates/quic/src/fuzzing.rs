@@ -74,7 +74,7 @@ pub fn quic_datagrams(input: &[u8]) {
     }
     assert!(
         sent_len <= 3 * received_len,
-        "{sent_len} bytes were sent for {received_len}"
+        "{sent_len} bytes were sent for {received_len} received bytes"
     );
 }
 
@@ -108,18 +108,28 @@ pub fn quic_ids_and_tokens(input: &[u8]) {
     if let Some(placement) = ring.decode_id(input) {
         let id = ring.encode_id(placement, 1, 2);
         let again = id.and_then(|id| ring.decode_id(&id));
-        assert_eq!(again, Some(placement), "an id says where it was made for");
+        assert_eq!(
+            again,
+            Some(placement),
+            "decoding an encoded connection id gives the same placement"
+        );
     }
     if let Some((forwarded, inner)) = Forwarded::decode(input) {
         let mut again = Vec::new();
         forwarded.encode(&mut again);
         again.extend_from_slice(inner);
-        assert_eq!(again, input, "there is one way to say it");
+        assert_eq!(
+            again, input,
+            "decoding and encoding a forwarded datagram gives the same bytes"
+        );
     }
     let nonce = input.get(..16).unwrap_or(input);
     let key = TokenKey(Arc::clone(&ring)).aead_from_hkdf(nonce);
     let mut forged = input.to_vec();
-    assert!(key.open(&mut forged, &[]).is_err(), "nobody has sealed it");
+    assert!(
+        key.open(&mut forged, &[]).is_err(),
+        "a token that the key has not sealed is refused"
+    );
     let mut sealed = input.to_vec();
     if key.seal(&mut sealed, &[]).is_ok() {
         let opened = key.open(&mut sealed, &[]);

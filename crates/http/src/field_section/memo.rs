@@ -217,14 +217,22 @@ mod tests {
             Some(b"/other?x".to_vec())
         );
         // Differences that must keep the remembered head from being used.
-        assert_eq!(recall(&memo, 1, b"/b", true), None, "another generation");
+        assert_eq!(
+            recall(&memo, 1, b"/b", true),
+            None,
+            "the compression table has changed since the request was remembered"
+        );
         assert_eq!(
             recall(&memo, 0, b"/b", false),
             None,
-            "it does not end the stream"
+            "this field section does not end the stream"
         );
-        assert_eq!(recall(&memo, 0, b"x", true), None, "not a path");
-        assert_eq!(recall(&memo, 0, b"/ x", true), None, "a blank in the path");
+        assert_eq!(
+            recall(&memo, 0, b"x", true),
+            None,
+            "the bytes are not a path"
+        );
+        assert_eq!(recall(&memo, 0, b"/ x", true), None, "the path has a blank");
         assert!(memo.retained() > 0);
     }
 
@@ -250,7 +258,7 @@ mod tests {
         assert_eq!(
             recall(&memo, 0, b"/b", true),
             None,
-            "the path cannot be exchanged"
+            "the remembered request may not be used with another path"
         );
     }
 
@@ -277,7 +285,11 @@ mod tests {
         assert_eq!(memo.find(&head, 0), None);
         assert!(memo.note(&head, 0, b"section"));
         assert_eq!(memo.find(&head, 0), Some(&b"section"[..]));
-        assert_eq!(memo.find(&head, 1), None, "another generation");
+        assert_eq!(
+            memo.find(&head, 1),
+            None,
+            "the compression table has changed since the request was remembered"
+        );
         let other = ResponseHead {
             status: StatusCode::NOT_FOUND,
             ..head

@@ -102,7 +102,11 @@ mod tests {
             assert_eq!(early.keep(stream, urgency(1), |_| true), Ok(()));
         }
         assert_eq!(early.keep(16, urgency(1), |_| true), Err(TooManyUpdates));
-        assert_eq!(early.keep(3, urgency(6), |_| true), Ok(()), "known already");
+        assert_eq!(
+            early.keep(3, urgency(6), |_| true),
+            Ok(()),
+            "an update for a stream with a kept update replaces that one"
+        );
         assert_eq!(early.keep(16, urgency(1), |id| id > 1), Ok(()));
         assert_eq!(early.keep(17, urgency(1), |id| id > 1), Ok(()));
         assert_eq!(early.keep(18, urgency(1), |id| id > 1), Err(TooManyUpdates));

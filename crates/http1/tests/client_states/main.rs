@@ -165,9 +165,16 @@ fn outcome(enter: Act, event: Act) -> String {
 
 fn check(states: &[State]) {
     for (state, enter, wants) in states {
-        assert_eq!(wants.len(), EVENTS.len(), "{state}: every event");
+        assert_eq!(
+            wants.len(),
+            EVENTS.len(),
+            "{state}: the table has every event"
+        );
         for ((name, event), (of, want)) in EVENTS.into_iter().zip(*wants) {
-            assert_eq!(name, *of, "{state}: the events in their order");
+            assert_eq!(
+                name, *of,
+                "{state}: the table has the events in their order"
+            );
             assert_eq!(
                 outcome(*enter, event),
                 *want,

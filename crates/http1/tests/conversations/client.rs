@@ -118,7 +118,10 @@ fn request_bodies_are_framed() {
     });
     talk.connection.finish(None, &mut talk.out);
     talk.server_sends(HELLO);
-    assert!(!talk.is_reusable(), "the server waits for the rest");
+    assert!(
+        !talk.is_reusable(),
+        "the server waits for the rest of the request, so the connection cannot be used again"
+    );
 
     let mut talk = Conversation::new();
     talk.asks(&ClientRequest {
@@ -175,17 +178,20 @@ fn what_comes_after_a_response_spoils_the_connection() {
     talk.asks(&GET);
     talk.server_sends(format!("{HELLO}HTTP/1.1 200 OK\r\n\r\n"));
     talk.expect(
-        "one response",
+        "only the first response is read",
         &[response("200 OK"), data("hello"), Event::BodyEnd],
     );
     assert!(
         !talk.is_reusable(),
-        "it would be taken for the next response"
+        "the bytes behind the response would be taken for the next response"
     );
 
     let mut talk = Conversation::new();
     talk.server_sends("HTTP/1.1 408 Request Timeout\r\n\r\n");
-    talk.expect("nobody asked", &[Event::Error(UpstreamError::Unsolicited)]);
+    talk.expect(
+        "a response without a request",
+        &[Event::Error(UpstreamError::Unsolicited)],
+    );
     assert!(!talk.is_reusable());
 }
 
@@ -394,7 +400,10 @@ fn tunnels_pass_bytes_both_ways() {
         let mut talk = Conversation::new();
         talk.asks(&request);
         talk.connection.send_data(b"early", &mut talk.out);
-        assert_eq!(talk.out, b"", "not before the server agrees");
+        assert_eq!(
+            talk.out, b"",
+            "no content is sent before the server opens the tunnel"
+        );
         talk.server_sends(format!("{answer}abc\r\n"));
         assert_eq!(talk.events[1..], [data("abc\r\n")]);
         assert_eq!(talk.connection.awaited(), AwaitedPart::Tunnel);
@@ -406,7 +415,7 @@ fn tunnels_pass_bytes_both_ways() {
     talk.asks(&upgrade);
     talk.server_sends(HELLO);
     talk.expect(
-        "not taken up",
+        "the server does not accept the upgrade",
         &[response("200 OK"), data("hello"), Event::BodyEnd],
     );
     assert!(talk.is_reusable());
@@ -421,7 +430,10 @@ fn a_response_may_come_before_the_request_is_complete() {
     });
     talk.server_sends(HELLO);
     assert!(talk.connection.is_response_done() && !talk.connection.is_request_done());
-    assert!(!talk.is_reusable(), "the rest is still owed");
+    assert!(
+        !talk.is_reusable(),
+        "the rest of the request body must still be sent"
+    );
     talk.connection.send_data(b"abcde", &mut talk.out);
     talk.connection.finish(None, &mut talk.out);
     assert!(talk.is_reusable());
@@ -450,10 +462,10 @@ fn responses_read_alike_when_cut_anywhere() {
             assert_eq!(
                 read(&[&input[..at], &input[at..]]),
                 whole,
-                "{input:?} at {at}"
+                "{input:?} in two pieces, cut at {at}"
             );
         }
         let bytes: Vec<_> = input.split("").collect();
-        assert_eq!(read(&bytes), whole, "{input:?} by bytes");
+        assert_eq!(read(&bytes), whole, "{input:?} byte by byte");
     }
 }

@@ -59,15 +59,20 @@ fn head_limits_hold_at_their_value_and_one_past() {
         })
     };
     let mut talk = limited(GET.len());
-    talk.client_sends(GET)
-        .expect("as long as allowed", &[request("GET / a.example")]);
+    talk.client_sends(GET).expect(
+        "a request head of the largest allowed length",
+        &[request("GET / a.example")],
+    );
     let mut talk = limited(GET.len() - 1);
-    talk.client_sends(GET)
-        .expect("one more", &[Event::Error(PeerError::HeadTooLarge)]);
+    talk.client_sends(GET).expect(
+        "a request head one byte longer than allowed",
+        &[Event::Error(PeerError::HeadTooLarge)],
+    );
     let mut talk = limited(10);
-    talk.client_sends("GET /1234").expect("not yet", &[]);
+    talk.client_sends("GET /1234")
+        .expect("a head below the limit that is incomplete", &[]);
     talk.client_sends("5").expect(
-        "incomplete at the limit",
+        "a head that reaches the limit and is incomplete",
         &[Event::Error(PeerError::HeadTooLarge)],
     );
 }
@@ -77,7 +82,10 @@ fn a_body_that_does_not_wait_is_read() {
     let mut talk = Conversation::new();
     talk.client_sends(post("Expect: 100-continue\r\nContent-Length: 3"))
         .client_sends("ab");
-    assert!(talk.connection.wants_continue(), "H2O answers nevertheless");
+    assert!(
+        talk.connection.wants_continue(),
+        "H2O sends 100 (Continue) although a part of the body has come"
+    );
     assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Read));
 
     let mut talk = Conversation::new();
@@ -101,14 +109,18 @@ fn heads_are_limited_in_time() {
             first_request: true
         })
     );
-    assert_eq!(talk.now, start + 10 * SECOND, "the whole head is bounded");
+    assert_eq!(
+        talk.now,
+        start + 10 * SECOND,
+        "the timeout limits the time of the whole head"
+    );
 
     let mut talk = Conversation::new();
     talk.client_sends(GET);
     assert_eq!(
         talk.wait(100 * SECOND),
         None,
-        "the handler may take its time"
+        "no timeout runs while the handler works"
     );
     assert_eq!(talk.answer(""), Next::Request);
     talk.client_sends("G");
@@ -122,7 +134,7 @@ fn heads_are_limited_in_time() {
     assert_eq!(
         talk.now,
         start + 5 * SECOND,
-        "silence counts once a head has begun"
+        "the I/O timeout runs once a head has begun"
     );
 }
 
@@ -138,7 +150,11 @@ fn a_connection_without_a_request_is_idle_and_not_slow() {
     assert_eq!(talk.answer(""), Next::Request);
     let start = talk.now;
     assert_eq!(talk.wait(100 * SECOND), Some(TimeLimit::Idle));
-    assert_eq!(talk.now, start + 10 * SECOND, "also behind a request");
+    assert_eq!(
+        talk.now,
+        start + 10 * SECOND,
+        "the idle timeout also runs after a request"
+    );
 }
 
 #[test]
@@ -154,7 +170,7 @@ fn bodies_are_limited_in_time() {
         assert_eq!(
             talk.wait(SECOND),
             None,
-            "how slow is too slow the caller says"
+            "the connection itself has no minimum rate"
         );
         talk.client_sends("x");
     }
@@ -181,12 +197,16 @@ fn writing_is_timed_while_bytes_wait() {
     talk.connection.on_written(100, true, talk.now);
     talk.wait(3 * SECOND);
     talk.connection.on_written(50, true, talk.now);
-    assert_eq!(talk.wait(4 * SECOND), None, "there was progress");
+    assert_eq!(
+        talk.wait(4 * SECOND),
+        None,
+        "a write that makes progress restarts the timeout"
+    );
     talk.connection.on_written(50, false, talk.now);
     assert_eq!(
         talk.wait(1000 * SECOND),
         None,
-        "the handler may pause between writes"
+        "no timeout runs while nothing waits to be written"
     );
     talk.send("abc");
     talk.connection.on_written(0, true, talk.now);

@@ -79,7 +79,7 @@ fn chunked_content_arrives_as_it_was_sent_however_it_is_cut() {
         assert_eq!(
             talk.left(),
             b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n",
-            "seed {seed}: the next request"
+            "seed {seed}: the bytes of the next request are left"
         );
         assert_eq!(talk.answer(""), Next::Request);
     }
@@ -134,7 +134,9 @@ fn is_sound(head: &[u8]) -> bool {
         text.iter()
             .all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
     };
-    let head = head.strip_suffix(b"\r\n\r\n").expect("a head");
+    let head = head
+        .strip_suffix(b"\r\n\r\n")
+        .expect("the output has a complete head");
     let mut lines = head
         .split(|&byte| byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -187,7 +189,10 @@ fn a_damaged_head_is_refused_unless_it_is_sound_all_the_same() {
         }
     }
     // Many damaged heads are still valid, since most bytes of a target or a value may be replaced by many other bytes.
-    assert!(accepted > 5_000, "{accepted} heads");
+    assert!(
+        accepted > 5_000,
+        "only {accepted} damaged heads were accepted"
+    );
 }
 
 #[test]
@@ -209,7 +214,7 @@ fn no_value_of_a_response_becomes_a_field_or_a_message() {
         let wire = std::mem::take(&mut talk.out);
         let text = wire
             .strip_suffix(b"\r\n\r\n")
-            .expect("one head, at the end");
+            .expect("the output is one head, which ends with an empty line");
         let lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
         assert_eq!(lines[0], b"HTTP/1.1 200 OK\r", "seed {seed}");
         let hostile = lines.iter().filter(|line| line.starts_with(b"x-hostile: "));
@@ -242,11 +247,13 @@ fn what_is_sent_is_as_long_as_announced_or_the_connection_closes() {
             sent += &piece;
         }
         talk.finish();
-        let wire = String::from_utf8(std::mem::take(&mut talk.out)).expect("text");
-        let (head, body) = wire.split_once("\r\n\r\n").expect("a head");
+        let wire = String::from_utf8(std::mem::take(&mut talk.out)).expect("the bytes are UTF-8");
+        let (head, body) = wire
+            .split_once("\r\n\r\n")
+            .expect("the output has a complete head");
         let next = talk.connection.next(talk.now);
         let most = announced.map_or(usize::MAX, |announced| {
-            usize::try_from(announced).expect("short")
+            usize::try_from(announced).expect("the length fits into the type")
         });
         let wanted = &sent[..sent.len().min(most)];
         if head.contains("chunked") {

@@ -27,12 +27,15 @@ fn requests_follow_one_another() {
 fn pipelined_requests_wait_for_the_response_before() {
     let mut talk = Conversation::new();
     talk.client_sends(format!("{GET}{}", GET.replace("/ ", "/b ")));
-    talk.expect("one at a time", &[request("GET / a.example")]);
+    talk.expect(
+        "the second request waits for the response to the first",
+        &[request("GET / a.example")],
+    );
     assert!(!talk.step());
     assert_eq!(
         talk.connection.next(talk.now),
         Next::Close,
-        "nothing was answered"
+        "a request without a response closes the connection"
     );
 
     let mut talk = Conversation::new();
@@ -40,12 +43,18 @@ fn pipelined_requests_wait_for_the_response_before() {
         .events
         .clear();
     talk.respond(200, None);
-    assert!(!talk.step(), "not while the response is in progress");
+    assert!(
+        !talk.step(),
+        "the next request is not read while the response is in progress"
+    );
     talk.send("x").finish();
-    assert!(!talk.step(), "nor before the caller moves on");
+    assert!(
+        !talk.step(),
+        "the next request is not read before the caller asks for it"
+    );
     assert_eq!(talk.connection.next(talk.now), Next::Request);
     assert!(!talk.connection.is_idle() || talk.step());
-    talk.expect("the second", &[request("GET /b a.example")]);
+    talk.expect("the second request is read", &[request("GET /b a.example")]);
 }
 
 #[test]
@@ -65,12 +74,16 @@ fn the_first_byte_starts_the_request() {
 #[test]
 fn bodies_of_known_length() {
     let mut talk = Conversation::new();
-    talk.client_sends(post("Content-Length: 5"))
-        .expect("the head", &[request("POST / a.example")]);
+    talk.client_sends(post("Content-Length: 5")).expect(
+        "the head is reported before the body",
+        &[request("POST / a.example")],
+    );
     assert!(!talk.connection.is_body_done());
     talk.client_sends("abc").expect("a part", &[data("abc")]);
-    talk.client_sends("deGET")
-        .expect("the rest", &[data("de"), Event::BodyEnd]);
+    talk.client_sends("deGET").expect(
+        "the rest of the body is reported",
+        &[data("de"), Event::BodyEnd],
+    );
     assert!(talk.connection.is_body_done());
     assert_eq!(talk.left(), b"GET");
     assert_eq!(talk.connection.body_received(), 5);
@@ -84,7 +97,7 @@ fn chunked_bodies_drop_extensions_and_trailers() {
     talk.client_sends(post("Transfer-Encoding: chunked"));
     talk.client_sends("3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\nGET");
     talk.expect(
-        "content only",
+        "only the content of chunks is reported",
         &[request("POST / a.example"), data("abcde"), Event::BodyEnd],
     );
     assert_eq!(talk.left(), b"GET");
@@ -128,7 +141,8 @@ fn nonsense_is_refused_before_the_head_is_complete() {
         b"GET / HTTP/1.1\r\nA",
     ] {
         let mut talk = Conversation::new();
-        talk.client_sends(input).expect("not wrong yet", &[]);
+        talk.client_sends(input)
+            .expect("the head is not wrong yet", &[]);
         assert_eq!(talk.left(), input);
     }
 }
@@ -142,16 +156,22 @@ fn the_http_2_preface_is_reported_at_the_start_only() {
         let known = talk.events.clone();
         talk.client_sends(&preface[cut..]);
         assert_eq!(talk.events.first(), Some(&Event::Http2), "{cut} {known:?}");
-        assert_eq!(talk.left(), preface.as_bytes(), "nothing is taken");
+        assert_eq!(
+            talk.left(),
+            preface.as_bytes(),
+            "the HTTP/2 preface is left for the HTTP/2 connection"
+        );
     }
     let refused = [Event::Error(PeerError::VersionInvalid)];
     let mut talk = Conversation::with(Settings {
         upgrade_to_http2: false,
         ..Settings::default()
     });
-    talk.client_sends(preface).expect("not allowed", &refused);
+    talk.client_sends(preface)
+        .expect("the HTTP/2 preface where HTTP/2 is not allowed", &refused);
     let mut talk = Conversation::new();
     talk.client_sends(GET).events.clear();
     assert_eq!(talk.answer(""), Next::Request);
-    talk.client_sends(preface).expect("too late", &refused);
+    talk.client_sends(preface)
+        .expect("the HTTP/2 preface after a request", &refused);
 }

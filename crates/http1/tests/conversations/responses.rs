@@ -112,13 +112,16 @@ fn http_1_0_keeps_the_connection_only_if_the_end_is_known() {
     talk.client_sends(get);
     assert_eq!(talk.answer("a"), Next::Request);
     talk.expect_output(
-        "kept",
+        "the connection is kept, as the length is known",
         "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
     );
     talk.client_sends(get);
     assert_eq!(talk.respond(200, None), BodyMode::UntilClose);
     talk.send("a").finish();
-    talk.expect_output("not kept", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\na");
+    talk.expect_output(
+        "without a length the connection is closed",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\na",
+    );
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 }
 
@@ -130,7 +133,7 @@ fn responses_that_are_cut_short_close_the_connection() {
     talk.out.clear();
     talk.send("abc")
         .finish()
-        .expect_output("as much as there is", "abc");
+        .expect_output("the response has as many bytes as the handler gave", "abc");
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 
     for (length, want) in [(Some(5), "abc"), (None, "3\r\nabc\r\n\r\n1\r\n")] {
@@ -153,7 +156,7 @@ fn content_beyond_the_announced_length_is_left_out() {
     talk.out.clear();
     talk.send("abcdef")
         .finish()
-        .expect_output("three bytes", "abc");
+        .expect_output("only the announced three bytes are sent", "abc");
     assert_eq!(talk.connection.next(talk.now), Next::Request);
 }
 
@@ -165,9 +168,9 @@ fn framing_for_content_sent_by_other_means() {
         talk.respond(200, length);
         talk.out.clear();
         assert_eq!(talk.connection.begin_data(10, &mut talk.out), 10);
-        talk.expect_output("before", before);
+        talk.expect_output("the framing before the content", before);
         talk.connection.end_data(&mut talk.out);
-        talk.expect_output("after", after);
+        talk.expect_output("the framing after the content", after);
         assert_eq!(talk.connection.begin_data(0, &mut talk.out), 0);
         talk.connection.end_data(&mut talk.out);
         talk.expect_output("an empty chunk would end the body", "");
@@ -198,19 +201,19 @@ fn interim_responses_go_to_http_1_1_before_the_final_response() {
     talk.connection
         .send_informational(early, &hints, &mut talk.out);
     talk.expect_output(
-        "hints",
+        "103 is sent before the final response",
         "HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n",
     );
     talk.connection
         .send_informational(StatusCode::OK, &hints, &mut talk.out);
     talk.connection
         .send_informational(StatusCode::SWITCHING_PROTOCOLS, &hints, &mut talk.out);
-    talk.expect_output("neither is interim", "");
+    talk.expect_output("200 and 101 are not sent as interim responses", "");
     talk.respond(200, Some(0));
     talk.out.clear();
     talk.connection
         .send_informational(early, &hints, &mut talk.out);
-    talk.expect_output("too late", "");
+    talk.expect_output("no interim response is sent after the final head", "");
 
     let mut talk = Conversation::new();
     talk.client_sends("GET / HTTP/1.0\r\n\r\n");
@@ -227,15 +230,22 @@ fn expectations_are_answered_when_the_handler_wants_the_body() {
             format!("POST / HTTP/{version}\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
         talk.client_sends(head);
         assert!(talk.connection.wants_continue());
-        assert_eq!(talk.wait(100 * SECOND), None, "the client waits for us");
+        assert_eq!(
+            talk.wait(100 * SECOND),
+            None,
+            "no timeout runs while the client waits for 100 (Continue)"
+        );
         talk.connection.send_continue(&mut talk.out, talk.now);
         talk.connection.send_continue(&mut talk.out, talk.now);
-        talk.expect_output("once", "HTTP/1.1 100 Continue\r\n\r\n");
+        talk.expect_output(
+            "100 (Continue) is sent once",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+        );
         assert!(!talk.connection.wants_continue());
         assert_eq!(
             talk.wait(100 * SECOND),
             Some(TimeLimit::Read),
-            "we wait for the client"
+            "the I/O timeout runs while the server waits for the client"
         );
     }
 }
@@ -260,7 +270,7 @@ fn a_response_may_end_before_the_body() {
     talk.respond(200, Some(0));
     assert!(talk.connection.is_response_done() && !talk.connection.is_body_done());
     talk.client_sends("abcde").expect(
-        "the handler still gets it",
+        "the handler gets the body although the response has ended",
         &[data("abcde"), Event::BodyEnd],
     );
     assert_eq!(talk.connection.next(talk.now), Next::Request);
@@ -271,7 +281,7 @@ fn a_response_may_end_before_the_body() {
     assert_eq!(
         talk.connection.next(talk.now),
         Next::Close,
-        "nobody wants the rest"
+        "the server does not wait for the rest of the request body"
     );
 }
 
@@ -288,8 +298,10 @@ fn a_body_error_within_the_response_only_closes() {
         .expect("broken", &[Event::Error(error)]);
     talk.connection
         .error_response(error.answer(), None, None, &mut talk.out);
-    talk.expect_output("the client reads another response", "");
-    talk.send("b").finish().expect_output("which goes on", "b");
+    talk.expect_output("no error response is sent within another response", "");
+    talk.send("b")
+        .finish()
+        .expect_output("the response in progress is continued", "b");
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 }
 
@@ -299,7 +311,7 @@ fn errors_are_answered_as_plain_text_without_content_for_head() {
     let bad = "Host: a.example\r\nContent-Length: x\r\n\r\n";
     talk.client_sends(format!("HEAD / HTTP/1.1\r\n{bad}"));
     let Some(Event::Error(error)) = talk.events.last().cloned() else {
-        panic!("accepted");
+        panic!("the request was accepted");
     };
     talk.connection.error_response(
         error.answer(),
@@ -309,13 +321,16 @@ fn errors_are_answered_as_plain_text_without_content_for_head() {
     );
     let head = "HTTP/1.1 400 Invalid Request\r\nConnection: close\r\nContent-Length: 28\r\nServer: h2o\r\n\
                 date: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-type: text/plain; charset=utf-8\r\n\r\n";
-    talk.expect_output("no content (RFC 9110 §9.3.2)", head);
+    talk.expect_output(
+        "the error response to HEAD has no content (RFC 9110 §9.3.2)",
+        head,
+    );
     talk.connection
         .error_response(error.answer(), None, None, &mut talk.out);
-    talk.expect_output("once", "");
+    talk.expect_output("no second error response is sent", "");
     assert_eq!(talk.connection.next(talk.now), Next::Close);
     talk.client_sends(GET)
-        .expect("nothing is looked at any more", &[Event::Error(error)]);
+        .expect("no request is read after an error", &[Event::Error(error)]);
 }
 
 #[test]
@@ -324,8 +339,10 @@ fn upgrades_become_tunnels_with_101() {
     let mut headers = Headers::new();
     headers.push(Known::Upgrade, b"websocket");
     let mut talk = Conversation::new();
-    talk.client_sends(format!("{ask}early"))
-        .expect("no body", &[request("GET /chat a.example")]);
+    talk.client_sends(format!("{ask}early")).expect(
+        "a request with Upgrade has no body before the tunnel",
+        &[request("GET /chat a.example")],
+    );
     assert_eq!(talk.head.upgrade(), b"websocket");
     assert_eq!(talk.respond_with(101, None, &headers), BodyMode::UntilClose);
     talk.expect_output(
@@ -333,11 +350,18 @@ fn upgrades_become_tunnels_with_101() {
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nupgrade: websocket\r\n\r\n",
     );
     assert!(talk.connection.is_tunnel());
-    talk.client_sends("\0\r\n\r\n")
-        .expect("raw bytes", &[data("early\0\r\n\r\n")]);
-    talk.send("\x01").expect_output("both ways", "\x01");
+    talk.client_sends("\0\r\n\r\n").expect(
+        "the bytes of a tunnel are not parsed",
+        &[data("early\0\r\n\r\n")],
+    );
+    talk.send("\x01")
+        .expect_output("the tunnel carries bytes in both directions", "\x01");
     talk.connection.on_written(1, true, talk.now);
-    assert_eq!(talk.wait(1000 * SECOND), None, "nothing is timed");
+    assert_eq!(
+        talk.wait(1000 * SECOND),
+        None,
+        "no timeout runs in a tunnel"
+    );
     talk.finish();
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 
@@ -346,13 +370,16 @@ fn upgrades_become_tunnels_with_101() {
     assert_eq!(
         talk.answer("no"),
         Next::Request,
-        "an offer that is not taken up"
+        "an upgrade that the handler does not accept"
     );
 
     let mut talk = Conversation::new();
     talk.client_sends(GET);
     talk.respond_with(101, None, &headers);
-    assert!(!talk.connection.is_tunnel(), "nobody asked for it");
+    assert!(
+        !talk.connection.is_tunnel(),
+        "a 101 without an upgrade request makes no tunnel"
+    );
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 }
 
@@ -366,21 +393,28 @@ fn connect_becomes_a_tunnel_with_2xx() {
     );
     assert_eq!(talk.respond(200, Some(0)), BodyMode::UntilClose);
     talk.expect_output(
-        "no length (RFC 9110 §9.3.6)",
+        "a response that opens a tunnel has no length (RFC 9110 §9.3.6)",
         "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
     );
-    talk.client_sends("abc").expect("raw bytes", &[data("abc")]);
+    talk.client_sends("abc")
+        .expect("the bytes of a tunnel are not parsed", &[data("abc")]);
     assert!(!talk.connection.is_body_done());
     talk.connection.recv_end();
-    assert!(talk.connection.is_body_done(), "the client has said all");
-    talk.send("d").expect_output("the other way is open", "d");
+    assert!(
+        talk.connection.is_body_done(),
+        "the client has closed its direction of the tunnel"
+    );
+    talk.send("d")
+        .expect_output("the other direction of the tunnel is still open", "d");
     talk.finish();
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 
     let mut talk = Conversation::new();
     talk.client_sends(ask).events.clear();
     talk.respond(405, Some(2));
-    talk.send("no").client_sends(GET).expect("not for us", &[]);
+    talk.send("no")
+        .client_sends(GET)
+        .expect("no request is read after a refused CONNECT", &[]);
     assert_eq!(talk.connection.next(talk.now), Next::Close);
 }
 
@@ -391,7 +425,7 @@ fn shutting_down_ends_with_the_response_in_progress() {
     talk.connection.shut_down();
     assert_eq!(talk.answer("a"), Next::Close);
     talk.expect_output(
-        "told",
+        "the response tells the client that the connection closes",
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na",
     );
 
@@ -403,7 +437,7 @@ fn shutting_down_ends_with_the_response_in_progress() {
     assert_eq!(
         talk.connection.next(talk.now),
         Next::Close,
-        "although the head said otherwise"
+        "a shutdown closes the connection although the head of the response said keep-alive"
     );
 }
 

@@ -96,7 +96,10 @@ impl Conversation {
                 (taken, Some(Event::Response(line(&self.head))))
             }
             Ok(ClientReceived::Data { taken, data }) => {
-                assert!(data.end <= taken, "content beyond what was taken");
+                assert!(
+                    data.end <= taken,
+                    "the event refers to content beyond the bytes that were taken"
+                );
                 (taken, Some(Event::Data(self.input[data].to_vec())))
             }
             Ok(ClientReceived::BodyEnd { taken }) => (taken, Some(Event::BodyEnd)),

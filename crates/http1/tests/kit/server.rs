@@ -72,7 +72,10 @@ impl Conversation {
             Ok(Received::NeedMore { taken }) => (taken, None),
             Ok(Received::Request { taken }) => (taken, Some(self.request_event())),
             Ok(Received::Data { taken, data }) => {
-                assert!(data.end <= taken, "content beyond what was taken");
+                assert!(
+                    data.end <= taken,
+                    "the event refers to content beyond the bytes that were taken"
+                );
                 (taken, Some(Event::Data(input[data].to_vec())))
             }
             Ok(Received::BodyEnd { taken }) => (taken, Some(Event::BodyEnd)),
@@ -82,7 +85,10 @@ impl Conversation {
             }
             Err(error) => (0, Some(Event::Error(error))),
         };
-        assert!(taken <= self.left().len(), "more taken than there is");
+        assert!(
+            taken <= self.left().len(),
+            "the connection took more bytes than it got"
+        );
         self.taken += taken;
         let progress = taken > 0 || event.is_some();
         match (event, self.events.last_mut()) {
@@ -137,7 +143,7 @@ impl Conversation {
         headers: &Headers,
     ) -> BodyMode {
         let head = ResponseHead {
-            status: StatusCode::new(code).expect("a status"),
+            status: StatusCode::new(code).expect("the number is a valid status code"),
             reason: None,
             headers,
             length,
@@ -178,7 +184,10 @@ impl Conversation {
             }
             self.now = self.now.max(at);
             let passed = self.connection.on_timeout(self.now);
-            assert!(passed.is_some(), "a timeout for nothing");
+            assert!(
+                passed.is_some(),
+                "next_timeout announced a time at which no time limit has passed"
+            );
             if passed.is_some() {
                 return passed;
             }
@@ -187,7 +196,7 @@ impl Conversation {
         assert_eq!(
             self.connection.on_timeout(self.now),
             None,
-            "not announced by next_timeout"
+            "a time limit has passed that next_timeout did not announce"
         );
         None
     }

@@ -141,7 +141,7 @@ impl<'p> Client<'p> {
                     taken
                 }
                 Ok(ClientReceived::Response { taken }) => {
-                    assert!(!asked.has_head, "two responses");
+                    assert!(!asked.has_head, "two final responses to one request");
                     check_response(&self.head, exchange);
                     assert_eq!(asked.interims, exchange.response.interims);
                     asked.has_head = true;
@@ -162,8 +162,14 @@ impl<'p> Client<'p> {
             if self.engine.is_response_done() {
                 asked.is_answered = true;
                 let response = &exchange.response;
-                assert_eq!(response.aborted_at, None, "given up, and yet complete");
-                assert_eq!(asked.content, response.content, "the content is another");
+                assert_eq!(
+                    response.aborted_at, None,
+                    "an aborted response passed for complete"
+                );
+                assert_eq!(
+                    asked.content, response.content,
+                    "the content differs from the planned content"
+                );
             }
         }
         self.move_on();
@@ -258,24 +264,30 @@ impl<'p> Server<'p> {
     pub(crate) fn receive(&mut self, now: Instant) {
         while !self.is_closed {
             let received = self.engine.receive(&self.input, now, &mut self.head);
-            let taken = match received.expect("our client is well-behaved") {
+            let taken = match received.expect("the simulated client sends valid HTTP/1") {
                 Received::NeedMore { taken } => {
                     self.input.drain(..taken);
                     return;
                 }
                 Received::Request { taken } => {
-                    assert!(self.progress.is_none(), "a request within another");
+                    assert!(
+                        self.progress.is_none(),
+                        "a request begins before the one before has ended"
+                    );
                     self.check_request();
                     self.progress = Some(Answering::default());
                     taken
                 }
                 Received::Data { taken, data } => {
-                    let progress = self.progress.as_mut().expect("a body has a request");
+                    let progress = self
+                        .progress
+                        .as_mut()
+                        .expect("content arrives only after the head of a request");
                     progress.content.extend_from_slice(&self.input[data]);
                     taken
                 }
                 Received::BodyEnd { taken } => taken,
-                Received::Http2Preface => panic!("our client speaks HTTP/1"),
+                Received::Http2Preface => panic!("the simulated client sends no HTTP/2 preface"),
             };
             self.input.drain(..taken);
             if self.engine.is_body_done() {
@@ -294,7 +306,10 @@ impl<'p> Server<'p> {
     }
 
     fn check_content(&self) {
-        let progress = self.progress.as_ref().expect("a body has a request");
+        let progress = self
+            .progress
+            .as_ref()
+            .expect("content arrives only after the head of a request");
         assert_eq!(
             progress.content,
             self.plan.exchanges[self.at].request.content

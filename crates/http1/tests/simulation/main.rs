@@ -64,7 +64,7 @@ impl<'p> Connection<'p> {
     fn step(&mut self, random: &mut Random, most: usize) {
         self.now += Duration::from_micros(100);
         let timed_out = self.server.engine.on_timeout(self.now);
-        assert_eq!(timed_out, None, "nobody was slow");
+        assert_eq!(timed_out, None, "no side was slow, so no timeout fires");
         match random.below(4) {
             0 => self.client.act(random, &mut self.up),
             1 => self.server.act(random, self.now, &mut self.down),
@@ -113,7 +113,7 @@ fn run(seed: u64) -> (usize, usize) {
                 connection.cut();
             }
             steps += 1;
-            assert!(steps < 1_000_000, "the two wait for each other");
+            assert!(steps < 1_000_000, "client and server wait for each other");
         }
         next = connection.client.next_exchange();
         completed += connection.client.completed();
@@ -127,6 +127,12 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
         return;
     };
     // Checks that the schedule is neither too gentle nor too harsh: many exchanges are completed, and many are not.
-    assert!(completed > planned / 2, "{completed} of {planned}");
-    assert!(completed < planned * 9 / 10, "{completed} of {planned}");
+    assert!(
+        completed > planned / 2,
+        "{completed} of {planned} exchanges were completed"
+    );
+    assert!(
+        completed < planned * 9 / 10,
+        "{completed} of {planned} exchanges were completed"
+    );
 }

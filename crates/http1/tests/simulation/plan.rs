@@ -104,8 +104,8 @@ impl Request {
 
 impl Response {
     fn new(random: &mut Random, request: &Request) -> Self {
-        let status =
-            StatusCode::new(random.pick(&[200, 200, 200, 204, 304, 404, 599])).expect("a status");
+        let status = StatusCode::new(random.pick(&[200, 200, 200, 204, 304, 404, 599]))
+            .expect("the number is a valid status code");
         let content = content(random);
         let has_content = request.method != Method::Head && !status.is_bodyless();
         let abort_at = random.below(content.len() + 1);

@@ -14,8 +14,9 @@ pub(crate) fn request(encoder: &mut Encoder, path: &str, fields: &Fields) -> Vec
     let mut out = Vec::new();
     encoder.begin(&mut out);
     encoder.pseudo(Pseudo::Method, b"GET", &mut out);
-    let len = u8::try_from(huffman::encoded_len(path.as_bytes())).expect("a short path");
-    assert!(len < 127, "a longer length has more bytes");
+    let len = u8::try_from(huffman::encoded_len(path.as_bytes()))
+        .expect("the path is shorter than 256 bytes");
+    assert!(len < 127, "a length below 127 is encoded in one byte");
     // A literal field without indexing, whose name is that of entry 4 of the static table, `:path` (RFC 7541 §6.2.2).
     out.extend_from_slice(&[0x04, 0x80 | len]);
     huffman::encode(path.as_bytes(), &mut out);

@@ -180,7 +180,7 @@ impl Scheduler {
             debug_assert_eq!(
                 self.tree.nodes[node].kind,
                 NodeKind::Placeholder,
-                "a stream opens once"
+                "a stream is opened only once"
             );
             self.placeholders -= 1;
             self.tree.nodes[node].kind = NodeKind::Open;
@@ -193,7 +193,7 @@ impl Scheduler {
     fn add(&mut self, stream: u32, user: u32, kind: NodeKind) -> u32 {
         let node = self.tree.add(stream, user, kind);
         if let Some(index) = &mut self.index {
-            debug_assert_eq!(index.get(stream), None, "a stream opens once");
+            debug_assert_eq!(index.get(stream), None, "a stream is opened only once");
             index.insert(stream, node);
         }
         node
@@ -313,7 +313,7 @@ impl Scheduler {
             self.tree.dissolve(node);
             return self
                 .find(stream)
-                .expect("a displaced stream has a place keeper");
+                .expect("a stream that was moved out of the tree has left a placeholder");
         }
         self.tree
             .relocate(node, ROOT, received.weight.clamp(1, 256));
@@ -397,7 +397,7 @@ impl Scheduler {
     #[inline]
     #[expect(
         clippy::should_implement_trait,
-        reason = "an iterator would not let go of the streams"
+        reason = "an iterator would borrow the streams between frames"
     )]
     pub fn next(&mut self) -> Option<u32> {
         if self.alone != NONE {
@@ -428,7 +428,7 @@ impl Scheduler {
                 // The place keeper at the place that the client requested for the stream is removed.
                 let keeper = this
                     .find(stream)
-                    .expect("a displaced stream has a place keeper");
+                    .expect("a stream that was moved out of the tree has left a placeholder");
                 this.tree.dissolve(keeper);
                 this.index().insert(stream, key.0);
                 this.tree.nodes[key.0].kind = NodeKind::Open;

@@ -174,7 +174,7 @@ impl Wheels {
             return wheel;
         }
         let wheel = u32::try_from(self.wheels.len())
-            .expect("each belongs to a node, and those count in 32 bits");
+            .expect("each wheel belongs to a node, and the number of nodes fits into 32 bits");
         self.wheels.push(Wheel {
             slots: [NONE; SLOTS as usize],
             occupied: 0,

@@ -22,7 +22,7 @@ mod of_server {
     const CALLS: [(&str, Act); 18] = [
         ("send_informational 103", |talk| {
             let (key, early) = (talk.key(STREAM), fields(&[("link", "</a>")]));
-            let status = StatusCode::new(103).expect("a status");
+            let status = StatusCode::new(103).expect("the number is a valid status code");
             talk.connection
                 .send_informational(key, status, &early, &mut talk.out);
         }),
@@ -113,7 +113,7 @@ mod of_server {
         talk.output();
         talk.events.clear();
         call(&mut talk);
-        assert!(talk.events.is_empty(), "calls report nothing");
+        assert!(talk.events.is_empty(), "a call causes no event");
         let key = talk.key(STREAM);
         let mut words = talk.output();
         words.push(format!("-> {:?}", talk.connection.state(key)));
@@ -422,9 +422,13 @@ mod of_server {
             ),
         ];
         for (state, enter, wants) in states {
-            assert_eq!(wants.len(), CALLS.len(), "{state}: every call");
+            assert_eq!(
+                wants.len(),
+                CALLS.len(),
+                "{state}: the table has every call"
+            );
             for ((name, call), (of, want)) in CALLS.into_iter().zip(wants) {
-                assert_eq!(name, *of, "{state}: the calls in their order");
+                assert_eq!(name, *of, "{state}: the table has the calls in their order");
                 assert_eq!(
                     outcome(enter, call),
                     *want,
@@ -495,7 +499,7 @@ mod of_client {
         talk.output();
         talk.events.clear();
         call(&mut talk);
-        assert!(talk.events.is_empty(), "calls report nothing");
+        assert!(talk.events.is_empty(), "a call causes no event");
         let key = talk.key(STREAM);
         let mut words = talk.output();
         words.push(format!("-> {:?}", talk.connection.state(key)));
@@ -705,9 +709,13 @@ mod of_client {
             ),
         ];
         for (state, enter, wants) in states {
-            assert_eq!(wants.len(), CALLS.len(), "{state}: every call");
+            assert_eq!(
+                wants.len(),
+                CALLS.len(),
+                "{state}: the table has every call"
+            );
             for ((name, call), (of, want)) in CALLS.into_iter().zip(wants) {
-                assert_eq!(name, *of, "{state}: the calls in their order");
+                assert_eq!(name, *of, "{state}: the table has the calls in their order");
                 assert_eq!(
                     outcome(enter, call),
                     *want,

@@ -74,7 +74,7 @@ fn tunnels_are_asked_for_as_the_server_allows() {
     assert_eq!(
         talk.asks(&extended, false),
         None,
-        "RFC 8441 §3: not announced"
+        "RFC 8441 §3: the server has not announced extended CONNECT"
     );
     talk.server_sends(settings(&[(8, 1)]));
     talk.output();
@@ -459,7 +459,7 @@ fn requests_are_limited_by_both_sides() {
     assert_eq!(
         talk.asks(&get, true),
         None,
-        "the server allows one (RFC 9113 §5.1.2)"
+        "the server allows only one stream at a time (RFC 9113 §5.1.2)"
     );
     talk.release(3);
     assert_eq!(talk.asks(&get, true), Some(5));
@@ -489,11 +489,11 @@ fn goaway_refuses_what_the_server_has_not_looked_at() {
             "1 200 None END",
         ],
     );
-    talk.expect_output("nothing is said to that", &[]);
+    talk.expect_output("the client sends no frame in answer to GOAWAY", &[]);
     assert!(!talk.connection.can_request() && !talk.connection.is_over());
     talk.server_sends([goaway(1, 0), goaway(5, 0)].concat());
     talk.expect(
-        "the last may only go down",
+        "the last stream id of a later GOAWAY may not be larger (RFC 9113 §6.8)",
         &["goaway 1 NO_ERROR", "3 refused", "goaway 1 NO_ERROR"],
     );
     for id in [1, 3, 5, 9] {
@@ -509,8 +509,10 @@ fn a_graceful_shutdown_of_the_server_refuses_nothing() {
     talk.server_sends(goaway(0x7fff_ffff, 0))
         .expect("§6.8", &["goaway 2147483647 NO_ERROR"]);
     assert!(!talk.connection.can_request());
-    talk.server_sends(headers(1, WHOLE, OK))
-        .expect("it goes on", &["1 200 None END"]);
+    talk.server_sends(headers(1, WHOLE, OK)).expect(
+        "a stream opened before GOAWAY is completed",
+        &["1 200 None END"],
+    );
 }
 
 #[test]
@@ -550,7 +552,10 @@ fn a_response_may_be_complete_before_the_request() {
     assert_eq!(talk.state(3), StreamState::HalfClosedRemote);
     talk.connection.finish(talk.key(3), None, &mut talk.out);
     assert_eq!(talk.state(3), StreamState::Closed);
-    talk.expect_output("we may go on", &["DATA 3 0 END"]);
+    talk.expect_output(
+        "the client may complete its request after the response",
+        &["DATA 3 0 END"],
+    );
 }
 
 #[test]
@@ -571,7 +576,10 @@ fn content_of_requests_takes_turns_within_the_windows() {
     assert_eq!(turns, [(1, 16_384), (3, 16_384), (1, 3616), (3, 3616)]);
     talk.output();
     talk.server_sends(window_update(3, 10));
-    let (key, max) = talk.connection.poll_send().expect("room");
+    let (key, max) = talk
+        .connection
+        .poll_send()
+        .expect("the window of stream 3 is open");
     let trailers = fields(&[("x", "y")]);
     let filled = talk
         .connection
@@ -581,7 +589,10 @@ fn content_of_requests_takes_turns_within_the_windows() {
         });
     assert_eq!((max, filled), (10, Ok(Some((3, false)))));
     talk.connection.finish(key, Some(&trailers), &mut talk.out);
-    talk.expect_output("and trailers", &["DATA 3 3", "HEADERS 3 END x=y"]);
+    talk.expect_output(
+        "trailers follow the content",
+        &["DATA 3 3", "HEADERS 3 END x=y"],
+    );
     assert_eq!(talk.state(3), StreamState::HalfClosedLocal);
 }
 
@@ -589,7 +600,7 @@ fn content_of_requests_takes_turns_within_the_windows() {
 fn windows_are_those_announced_and_refilled_when_content_is_used() {
     let mut talk = Conversation::unopened(with(100, 100));
     talk.expect_output(
-        "the preface",
+        "the client begins with the preface, SETTINGS and WINDOW_UPDATE",
         &[
             "PREFACE",
             "SETTINGS 2=0 3=100 4=100",
@@ -601,11 +612,14 @@ fn windows_are_those_announced_and_refilled_when_content_is_used() {
     talk.server_sends([headers(1, END_HEADERS, OK), data(1, 0, &[0; 100])].concat());
     talk.connection
         .release_content(talk.key(1), 40, &mut talk.out);
-    talk.expect_output("some is left to use", &["WINDOW_UPDATE 1 40"]);
+    talk.expect_output(
+        "only released bytes are added to the window",
+        &["WINDOW_UPDATE 1 40"],
+    );
     talk.events.clear();
     talk.server_sends(data(1, 0, &[0; 41]));
     talk.expect(
-        "one byte too many (RFC 9113 §6.9.1)",
+        "one byte more than the window (RFC 9113 §6.9.1)",
         &["1 reset by us FLOW_CONTROL_ERROR"],
     );
     // Content for a stream that has ended counts against the window of the connection.
@@ -626,14 +640,20 @@ fn a_cancelled_stream_is_over_and_its_section_decoded_all_the_same() {
     let section = [&block(OK)[..], b"\x40\x01a\x01b"].concat();
     talk.server_sends(frame(HEADERS, END_HEADERS, 1, &section))
         .server_sends(data(1, END_STREAM, b"x"));
-    talk.expect("nobody waits for it", &[]);
+    talk.expect(
+        "frames on a stream that the client has reset are ignored",
+        &[],
+    );
     talk.server_sends(frame(
         HEADERS,
         WHOLE,
         3,
         &[&block(OK)[..], b"\xbe"].concat(),
     ));
-    talk.expect("RFC 9113 §4.3: the tables agree", &["3 200 a=b None END"]);
+    talk.expect(
+        "RFC 9113 §4.3: the section of an ignored stream is decoded, so the HPACK tables agree",
+        &["3 200 a=b None END"],
+    );
     assert_eq!(talk.head.headers.get(Known::Host), None);
 }
 
@@ -650,9 +670,12 @@ fn ping_is_answered_and_answers_are_reported() {
         .concat(),
     );
     talk.expect("once", &["pong abcdefgh"]);
-    assert_eq!(talk.costs, 2, "what we asked for costs nothing");
+    assert_eq!(
+        talk.costs, 2,
+        "frames that the client asked for cost nothing"
+    );
     talk.expect_output(
-        "theirs is answered",
+        "PING of the server is answered",
         &["PING 0 abcdefgh", "PING 1 12345678"],
     );
 }

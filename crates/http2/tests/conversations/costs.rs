@@ -60,10 +60,10 @@ fn costs_are_reported_before_a_flood_is_through() {
         let step = talk
             .connection
             .receive(&flood[taken..], &mut talk.head, talk.now, &mut talk.out)
-            .expect("nothing wrong");
+            .expect("the frames are valid");
         taken += step.taken;
         let costs = talk.connection.take_costs();
-        assert!(costs <= 32, "no more at a time");
+        assert!(costs <= 32, "one call counts at most 32 units of cost");
         if step.received == h2o_http2::Received::NeedMore {
             break;
         }
@@ -77,14 +77,17 @@ fn updates_of_windows_cost_nothing_while_content_explains_them() {
     let mut talk = Conversation::new();
     talk.client_sends(get(1)).respond_long(1, 1000);
     talk.client_sends(window_update(0, 1).repeat(256));
-    assert_eq!(talk.costs, 0, "the allowance");
+    assert_eq!(talk.costs, 0, "frames within the allowance cost nothing");
     talk.client_sends([window_update(0, 1), window_update(1, 1)].concat());
     assert_eq!(
         talk.costs, 2,
-        "beyond it, of the connection and of a stream"
+        "frames beyond the allowance cost, for the connection and for a stream"
     );
     talk.release(1).client_sends(window_update(1, 1).repeat(3));
-    assert_eq!(talk.costs, 5, "and of one that is over");
+    assert_eq!(
+        talk.costs, 5,
+        "frames beyond the allowance cost for a stream that has ended"
+    );
 }
 
 #[test]
@@ -98,9 +101,12 @@ fn each_data_frame_explains_two_updates() {
             .concat()
             .repeat(3),
     );
-    assert_eq!(talk.costs, 0, "one of the stream and one of the connection");
+    assert_eq!(
+        talk.costs, 0,
+        "each DATA frame allows one update of the stream and one of the connection"
+    );
     talk.client_sends(window_update(1, 1));
-    assert_eq!(talk.costs, 1, "one more");
+    assert_eq!(talk.costs, 1, "a further WINDOW_UPDATE costs one unit");
 }
 
 #[test]
@@ -124,12 +130,15 @@ fn windows_that_cut_content_into_crumbs_cost_something() {
         talk.send(1);
     }
     talk.costs += talk.connection.take_costs();
-    assert_eq!(talk.costs, 20, "two each; the updates are due");
+    assert_eq!(
+        talk.costs, 20,
+        "two units for each short DATA frame, none for the WINDOW_UPDATE frames that answer it"
+    );
     talk.client_sends(window_update(1, 1000));
     talk.send(1);
     assert_eq!(
         talk.connection.take_costs(),
         0,
-        "the end is short by itself"
+        "a DATA frame that is short because the content ends costs nothing"
     );
 }

@@ -562,6 +562,9 @@ fn continuations_are_limited_in_number_and_size() {
         flood.extend(frame(CONTINUATION, 0, 1, b""));
     }
     let (said, costs) = server::outcome(server::Conversation::new, &flood);
-    assert_eq!(said, calm, "an end that never comes (CVE-2024-27316)");
-    assert_eq!(costs, 8, "empty ones cost something");
+    assert_eq!(
+        said, calm,
+        "CONTINUATION frames without END_HEADERS (CVE-2024-27316)"
+    );
+    assert_eq!(costs, 8, "empty CONTINUATION frames cost units");
 }

@@ -18,13 +18,19 @@ fn content_stops_at_the_window_of_the_stream() {
     let mut talk = with_window(10);
     talk.client_sends(get(1)).respond_long(1, 25);
     assert_eq!(talk.send(9), [1]);
-    talk.expect_output("ten bytes", &["HEADERS 1 :status=200", "DATA 1 10"]);
+    talk.expect_output(
+        "the window allows ten bytes",
+        &["HEADERS 1 :status=200", "DATA 1 10"],
+    );
     assert!(!talk.connection.has_sendable());
     talk.client_sends(window_update(1, 1));
     assert_eq!(talk.send(9), [1]);
     talk.client_sends(window_update(1, 14));
     assert_eq!(talk.send(9), [1]);
-    talk.expect_output("as many as are given", &["DATA 1 1", "DATA 1 14 END"]);
+    talk.expect_output(
+        "each WINDOW_UPDATE allows as many bytes",
+        &["DATA 1 1", "DATA 1 14 END"],
+    );
 }
 
 #[test]
@@ -33,7 +39,11 @@ fn content_stops_at_the_window_of_the_connection() {
     talk.client_sends([get(1), get(3)].concat());
     talk.respond_long(1, 60_000).respond_long(3, 60_000);
     talk.output();
-    assert_eq!(talk.send(9), [1, 3, 1, 3], "in turns");
+    assert_eq!(
+        talk.send(9),
+        [1, 3, 1, 3],
+        "streams of equal priority send in turns"
+    );
     talk.expect_output(
         "65,535 bytes",
         &[
@@ -86,7 +96,7 @@ fn frames_are_no_longer_than_the_peer_takes_and_never_longer_than_everybody_take
     talk.output();
     talk.send(9);
     talk.expect_output(
-        "so that streams take turns",
+        "frames have at most 16,384 bytes, so that streams take turns",
         &["DATA 1 16384", "DATA 1 3616 END"],
     );
 }
@@ -104,7 +114,10 @@ fn settings_move_the_windows_of_open_streams() {
     assert_eq!(talk.send(9), [1]);
     talk.client_sends(settings(&[(4, 8)]));
     assert_eq!(talk.send(9), [1]);
-    talk.expect_output("one, then three", &["DATA 1 1", "SETTINGS ACK", "DATA 1 3"]);
+    talk.expect_output(
+        "one byte, then three bytes",
+        &["DATA 1 1", "SETTINGS ACK", "DATA 1 3"],
+    );
     talk.client_sends(get(3)).respond_long(3, 30);
     talk.output();
     talk.send(9);
@@ -145,9 +158,14 @@ fn a_client_may_send_what_its_window_allows_and_no_byte_more() {
     talk.client_sends(&input)
         .client_sends(data(1, 0, &full[..16_383]));
     talk.events.clear();
-    talk.expect_output("65,535 bytes, and nobody took them", &[]);
-    talk.client_sends(data(1, 0, b"a"))
-        .expect("one more", &["1 reset by us FLOW_CONTROL_ERROR"]);
+    talk.expect_output(
+        "no WINDOW_UPDATE is sent for content that the handler has not taken",
+        &[],
+    );
+    talk.client_sends(data(1, 0, b"a")).expect(
+        "one byte more than the window",
+        &["1 reset by us FLOW_CONTROL_ERROR"],
+    );
 
     // Padding counts against the windows as well (RFC 9113 §6.1); the engine gives it back at once.
     let mut talk = Conversation::new();
@@ -172,17 +190,23 @@ fn content_that_is_wanted_opens_the_window_and_content_used_refills_it() {
     let key = talk.key(1);
     talk.connection.accept_content(key, &mut talk.out);
     talk.connection.accept_content(key, &mut talk.out);
-    talk.expect_output("once", &["WINDOW_UPDATE 1 34465"]);
+    talk.expect_output("the window is opened once", &["WINDOW_UPDATE 1 34465"]);
     for _ in 0..4 {
         talk.client_sends(data(1, 0, &[0; 16_000]));
     }
     talk.connection.release_content(key, 30_000, &mut talk.out);
-    talk.expect_output("while less is owed than is left", &[]);
+    talk.expect_output("the window is larger than the released bytes", &[]);
     talk.connection.release_content(key, 6_000, &mut talk.out);
-    talk.expect_output("as much is owed as is left", &["WINDOW_UPDATE 1 36000"]);
+    talk.expect_output(
+        "the released bytes are as many as the window",
+        &["WINDOW_UPDATE 1 36000"],
+    );
     talk.client_sends(data(1, END_STREAM, b""));
     talk.connection.release_content(key, 28_000, &mut talk.out);
-    talk.expect_output("nothing more is to come", &[]);
+    talk.expect_output(
+        "no WINDOW_UPDATE is sent for a stream without further content",
+        &[],
+    );
 }
 
 #[test]
@@ -202,10 +226,13 @@ fn the_window_of_the_connection_is_given_back_at_once() {
         talk.connection.release_content(key, 16_384, &mut talk.out);
         sent += 16_384;
     }
-    talk.expect_output("not before half is used", &[]);
+    talk.expect_output(
+        "no WINDOW_UPDATE is sent before half of the window is used",
+        &[],
+    );
     assert_eq!(talk.connection.windows().0, CONNECTION_WINDOW - sent);
     talk.client_sends(data(1, 0, &[0; 16_384]));
-    talk.expect_output("half is used", &["WINDOW_UPDATE 0 8388608"]);
+    talk.expect_output("half of the window is used", &["WINDOW_UPDATE 0 8388608"]);
     assert_eq!(talk.connection.windows().0, CONNECTION_WINDOW);
 }
 

@@ -226,7 +226,12 @@ fn requests_mean_something_else_when_the_table_was_resized() {
     let first = || {
         let mut talk = Talk::new();
         talk.asks(END_STREAM, &section(&entering("x", "1")));
-        talk.repeats("before", END_STREAM, &get, "GET /  END Https None x=1");
+        talk.repeats(
+            "before the table size changes",
+            END_STREAM,
+            &get,
+            "GET /  END Https None x=1",
+        );
         talk
     };
     let (empty, full) = (b"\x20", b"\x3f\xe1\x1f");
@@ -243,14 +248,14 @@ fn requests_mean_something_else_when_the_table_was_resized() {
     assert_eq!(
         talk.asks(END_STREAM, &get),
         "error Compression",
-        "the entry is gone"
+        "the table entry was evicted"
     );
 
     let mut talk = first();
     assert_eq!(
         talk.asks(END_STREAM, &[&empty[..], &full[..], &get].concat()),
         "error Compression",
-        "within one section"
+        "the table entry is evicted and used within one section"
     );
 
     // After the section the table has as many entries as before, but they are other entries.
@@ -299,7 +304,7 @@ fn end_stream_is_not_part_of_a_remembered_section() {
     let trailers = headers(talk.latest(), WHOLE, &[]);
     talk.talk.client_sends(trailers);
     talk.talk
-        .expect("which has no trailers", &["error TrailersInTunnel"]);
+        .expect("trailers on a tunnel", &["error TrailersInTunnel"]);
 }
 
 #[test]
@@ -312,7 +317,7 @@ fn the_length_of_content_holds_for_each_request() {
     assert_eq!(
         talk.asks(END_STREAM, &sized),
         format!("RST_STREAM {id} PROTOCOL_ERROR"),
-        "RFC 9113 §8.1.1: they do not come"
+        "RFC 9113 §8.1.1: the stream ends without the announced four bytes"
     );
     talk.repeats("they do", 0, &sized, want);
     let id = talk.latest();
@@ -323,7 +328,8 @@ fn the_length_of_content_holds_for_each_request() {
     let id = talk.latest();
     talk.talk.client_sends(data(id, 0, b"fives"));
     let event = format!("{id} reset by us PROTOCOL_ERROR");
-    talk.talk.expect("one too many", &[&event]);
+    talk.talk
+        .expect("one byte more than content-length", &[&event]);
 }
 
 #[test]
@@ -421,7 +427,7 @@ impl Responses {
 
 fn response(status: u16, headers: &Headers) -> ResponseHead<'_> {
     ResponseHead {
-        status: StatusCode::new(status).expect("a status"),
+        status: StatusCode::new(status).expect("the number is a valid status code"),
         reason: None,
         headers,
         length: None,
@@ -504,12 +510,12 @@ fn responses_are_written_anew_when_the_table_has_changed() {
         let value = format!("{count}-{}", "v".repeat(40));
         let other = fields(&[("y", &value)]);
         let said = format!(":status=200 y={value}");
-        talk.repeats("others", &response(200, &other), &said);
+        talk.repeats("responses with other fields", &response(200, &other), &said);
         if count % 20 == 0 {
-            talk.repeats("behind others", &head, want);
+            talk.repeats("the response after some others", &head, want);
         }
     }
-    talk.repeats("after others", &head, want);
+    talk.repeats("the response after all others", &head, want);
 
     // The fields of informational responses and trailers enter the table, too.
     let id = talk.asked();
@@ -520,7 +526,11 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     connection.respond(key, &head, false, out);
     connection.finish(key, Some(&fields(&[("x-b", "c")])), out);
     talk.talk.output();
-    talk.repeats("behind both", &head, want);
+    talk.repeats(
+        "the response after informational responses and trailers",
+        &head,
+        want,
+    );
 }
 
 #[test]
@@ -532,24 +542,30 @@ fn responses_are_written_anew_when_the_client_wants_another_table() {
     let is_size_update = |first| (0x20..0x40).contains(&first);
     // Table sizes with room for more than the two entries, for both, for one and for none.
     for size in [1000, 100, 40, 0] {
-        talk.repeats("before", &head, want);
+        talk.repeats("before the table size changes", &head, want);
         talk.talk.client_sends(settings(&[(1, size)]));
-        talk.talk.expect_output("taken", &["SETTINGS ACK"]);
+        talk.talk.expect_output(
+            "the table size of the client is accepted",
+            &["SETTINGS ACK"],
+        );
         let first = talk.writes("a section that was remembered", &head, want);
         assert!(is_size_update(first), "RFC 7541 §4.2: {size}");
-        let first = talk.writes("the next one", &head, want);
-        assert!(!is_size_update(first), "once is enough: {size}");
+        let first = talk.writes("the next section", &head, want);
+        assert!(!is_size_update(first), "a size update is sent once: {size}");
     }
-    talk.repeats("without a table", &head, want);
+    talk.repeats("the response without a table", &head, want);
     talk.talk.client_sends(settings(&[(1, 4096)]));
-    talk.talk.expect_output("taken", &["SETTINGS ACK"]);
-    talk.repeats("a larger one is not made use of", &head, want);
+    talk.talk.expect_output(
+        "the table size of the client is accepted",
+        &["SETTINGS ACK"],
+    );
+    talk.repeats("a larger table size of the client is not used", &head, want);
 
     let mut talk = Responses::new();
-    talk.repeats("before", &head, want);
+    talk.repeats("before the table size changes", &head, want);
     talk.talk.client_sends(settings(&[(1, 0), (1, 4096)]));
     talk.talk.output();
-    let first = talk.writes("the smallest of several sizes counts", &head, want);
+    let first = talk.writes("the smallest of several table sizes counts", &head, want);
     assert!(is_size_update(first), "RFC 7541 §4.2: the table was empty");
-    talk.repeats("after", &head, want);
+    talk.repeats("the response after the table size was changed", &head, want);
 }

@@ -64,16 +64,22 @@ fn the_groups_of_firefox_share_by_weight() {
     }
     let turns = talk.send(606);
     let (leader, unblocked) = (count(&turns, 13) + count(&turns, 17), count(&turns, 15));
-    assert!((390..=410).contains(&leader), "201 of 303: {leader}");
-    assert!((190..=212).contains(&unblocked), "101 of 303: {unblocked}");
+    assert!(
+        (390..=410).contains(&leader),
+        "leaders get 201 of 303 turns: {leader}"
+    );
+    assert!(
+        (190..=212).contains(&unblocked),
+        "unblocked streams get 101 of 303 turns: {unblocked}"
+    );
     assert!(
         count(&turns, 17) >= 10,
-        "followers get 1 of 33: {}",
+        "followers get 1 of 33 turns: {}",
         count(&turns, 17)
     );
     assert!(
         (1..=4).contains(&count(&turns, 19)),
-        "background gets 1 of 303"
+        "background streams get 1 of 303 turns"
     );
 }
 
@@ -144,7 +150,11 @@ fn priorities_can_be_changed_before_and_after_the_request() {
     for id in [1, 3, 5] {
         talk.respond_long(id, 2 * FRAME);
     }
-    assert_eq!(talk.send(1), [3], "RFC 9218 §7: known before the request");
+    assert_eq!(
+        talk.send(1),
+        [3],
+        "RFC 9218 §7: the priority was known before the request"
+    );
     talk.client_sends(priority_update(5, "u=0"));
     assert_eq!(talk.send(99), [5, 5, 3, 1, 1]);
     talk.client_sends(priority_update(0, "u=0"));
@@ -186,7 +196,10 @@ fn placeholders_are_limited() {
             break;
         }
     }
-    talk.expect("too many idle ones", &["error TooManyIdle"]);
+    talk.expect(
+        "priorities for too many idle streams",
+        &["error TooManyIdle"],
+    );
     talk.expect_output_last(
         "H2O compatibility",
         "GOAWAY 0 ENHANCE_YOUR_CALM too many streams in idle/closed state",
@@ -203,7 +216,7 @@ fn pushes_are_promised_while_the_client_takes_them() {
     let key = talk
         .connection
         .promise(parent, &head, &mut talk.out)
-        .expect("a push");
+        .expect("the client allows a push");
     talk.keys.insert(2, key);
     talk.expect_output(
         "RFC 9113 §8.4.1",
@@ -220,13 +233,15 @@ fn pushes_are_promised_while_the_client_takes_them() {
     let key = talk
         .connection
         .promise(parent, &head, &mut talk.out)
-        .expect("a push");
+        .expect("the client allows a push");
     talk.keys.insert(4, key);
     talk.output();
-    talk.client_sends(rst_stream(4, 8))
-        .expect("not wanted", &["1 GET / a.example END", "4 reset CANCEL"]);
+    talk.client_sends(rst_stream(4, 8)).expect(
+        "the client resets the pushed stream",
+        &["1 GET / a.example END", "4 reset CANCEL"],
+    );
     talk.respond(4, 200, false)
-        .expect_output("so nothing is sent", &[]);
+        .expect_output("no content is sent on the stream that was reset", &[]);
     talk.release(4);
 
     talk.client_sends(settings(&[(3, 0)]));
@@ -234,7 +249,7 @@ fn pushes_are_promised_while_the_client_takes_them() {
         talk.connection
             .promise(parent, &head, &mut talk.out)
             .is_none(),
-        "§5.1.2: none at a time"
+        "§5.1.2: the client allows no pushed streams"
     );
     talk.client_sends(settings(&[(3, 1)]));
     assert!(talk.connection.can_push());
@@ -244,7 +259,7 @@ fn pushes_are_promised_while_the_client_takes_them() {
     talk.client_sends(goaway(0, 0));
     assert!(
         !talk.connection.can_push(),
-        "§6.8: a client that leaves takes no more"
+        "§6.8: a client that has sent GOAWAY gets no pushes"
     );
 }
 
@@ -257,7 +272,7 @@ fn pushed_streams_are_not_the_clients_to_send_on() {
         let key = talk
             .connection
             .promise(talk.key(1), &head, &mut talk.out)
-            .expect("a push");
+            .expect("the client allows a push");
         talk.keys.insert(2, key);
         talk
     };

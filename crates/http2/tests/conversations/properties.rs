@@ -21,13 +21,19 @@ struct SendModel {
 impl SendModel {
     /// Deducts a DATA frame that was received from the windows, and checks that they allowed it.
     fn spend(&mut self, stream: u32, len: usize, seed: u64) {
-        let (window, left) = self.streams.get_mut(&stream).expect("an open stream");
-        let bytes = i64::try_from(len).expect("short");
+        let (window, left) = self
+            .streams
+            .get_mut(&stream)
+            .expect("the stream is open in the model");
+        let bytes = i64::try_from(len).expect("the length fits into the type");
         *window -= bytes;
         *left -= len;
         self.connection -= bytes;
         let is_allowed = bytes == 0 || (*window >= 0 && self.connection >= 0);
-        assert!(is_allowed, "seed {seed}: {len} bytes too many on {stream}");
+        assert!(
+            is_allowed,
+            "seed {seed}: {len} bytes beyond the window on stream {stream}"
+        );
     }
 
     /// Whether some stream has content to send and a window that allows it.
@@ -97,14 +103,20 @@ fn content_never_passes_a_window_and_never_stops_short_of_it() {
             talk.send(random.usize(..6));
             let said = talk.output();
             for (stream, content) in std::mem::take(&mut talk.reader.content) {
-                assert!(content.len() <= 16_384, "seed {seed}: a long frame");
+                assert!(
+                    content.len() <= 16_384,
+                    "seed {seed}: a frame is longer than 16,384 bytes"
+                );
                 model.spend(stream, content.len(), seed);
             }
             let ends = said.iter().filter(|frame| frame.ends_with(" END"));
             for stream in ends.filter_map(|frame| frame.split(' ').nth(1)) {
-                let stream = stream.parse().expect("a stream");
-                let (_, left) = model.streams.remove(&stream).expect("an open stream");
-                assert_eq!(left, 0, "seed {seed}: {stream} ended early");
+                let stream = stream.parse().expect("the frame names a stream");
+                let (_, left) = model
+                    .streams
+                    .remove(&stream)
+                    .expect("the stream is open in the model");
+                assert_eq!(left, 0, "seed {seed}: stream {stream} ended early");
                 talk.release(stream);
             }
             assert_eq!(
@@ -152,9 +164,12 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                     (talk.connection).accept_content(talk.key(id), &mut talk.out);
                 }
                 (2 | 3, Some(id)) => {
-                    let upload = uploads.get_mut(&id).expect("an open stream");
+                    let upload = uploads
+                        .get_mut(&id)
+                        .expect("the stream is open in the model");
                     let room = upload.window.min(connection).min(16_384);
-                    let len = random.usize(..=usize::try_from(room).expect("room"));
+                    let len =
+                        random.usize(..=usize::try_from(room).expect("the window is not negative"));
                     let padding = random.u8(..);
                     let is_padded = random.bool() && len > usize::from(padding);
                     let input = if is_padded {
@@ -167,13 +182,15 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                         upload.held += len;
                         data(id, 0, &vec![b'x'; len])
                     };
-                    let bytes = i64::try_from(len).expect("short");
+                    let bytes = i64::try_from(len).expect("the length fits into the type");
                     upload.window -= bytes;
                     connection -= bytes;
                     talk.client_sends(input);
                 }
                 (4 | 5, Some(id)) => {
-                    let upload = uploads.get_mut(&id).expect("an open stream");
+                    let upload = uploads
+                        .get_mut(&id)
+                        .expect("the stream is open in the model");
                     // Sometimes the caller gives back more bytes than it received.
                     let len = random.usize(..=upload.held) + random.usize(..2) * 1_000_000;
                     upload.held -= len.min(upload.held);
@@ -186,15 +203,17 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                     assert!(!words.starts_with("GOAWAY"), "seed {seed}: {words}");
                     continue;
                 };
-                let (id, increment) = update.split_once(' ').expect("two numbers");
-                let increment: i64 = increment.parse().expect("a number");
-                match uploads.get_mut(&id.parse().expect("a stream")) {
+                let (id, increment) = update
+                    .split_once(' ')
+                    .expect("WINDOW_UPDATE is shown with two numbers");
+                let increment: i64 = increment.parse().expect("the text is a number");
+                match uploads.get_mut(&id.parse().expect("the frame names a stream")) {
                     Some(upload) => upload.window += increment,
                     None => connection += increment,
                 }
             }
             for (id, upload) in &uploads {
-                let held = i64::try_from(upload.held).expect("short");
+                let held = i64::try_from(upload.held).expect("the length fits into the type");
                 assert!(
                     upload.window + held <= i64::from(WINDOW),
                     "seed {seed}, stream {id}"
@@ -210,8 +229,11 @@ fn windows_open_for_content_that_is_used_up_and_for_no_more() {
                 .connection
                 .streams()
                 .find(|stream| stream.id.get() == id);
-            let left = left.expect("an open stream").recv_window;
-            assert!(left >= WINDOW / 2, "seed {seed}, stream {id}: {left} bytes");
+            let left = left.expect("the stream is open in the model").recv_window;
+            assert!(
+                left >= WINDOW / 2,
+                "seed {seed}, stream {id}: the window has shrunk to {left} bytes"
+            );
         }
     }
 }
@@ -292,7 +314,7 @@ fn a_request_is_the_same_however_its_section_is_cut() {
             input.extend(frame(HEADERS, flags, 1, &payload));
         }
         let cut = heard(&mut Conversation::new(), &input);
-        assert_eq!(cut, whole, "seed {seed}: {} frames", ends.len());
+        assert_eq!(cut, whole, "seed {seed}: {} frames in pieces", ends.len());
     }
 }
 
@@ -341,7 +363,7 @@ fn what_a_client_makes_us_keep_is_bounded_by_what_it_has_sent() {
             let retained = talk.connection.retained();
             assert!(
                 retained <= BASE + 2 * sent,
-                "seed {seed}: {retained} for {sent}"
+                "seed {seed}: the connection holds {retained} bytes for {sent} bytes received"
             );
         }
     }
@@ -382,7 +404,7 @@ fn a_connection_asks_for_a_time_that_comes_and_then_for_another() {
                 let next = talk.connection.next_timeout(waits);
                 assert!(
                     next.is_none_or(|next| next > at),
-                    "seed {seed}: the same time again"
+                    "seed {seed}: next_timeout gives the time that has passed"
                 );
             }
         }

@@ -336,7 +336,7 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     // Each byte of the literal counts as one byte of decoded text, but raises the limit by two: a longer literal brings the
     // section below the limit.
     let fits = (1000..4000).find(|&len| excess(len) == Some(0));
-    let fits = fits.expect("a length");
+    let fits = fits.expect("a section of the exact limit exists");
     let sent = |len| frame(HEADERS, WHOLE, 1, &references(len));
     check(
         Conversation::new,
@@ -358,8 +358,11 @@ fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     let mut bomb = references(0);
     bomb.extend([0xbe; 60]);
     let (said, costs) = outcome(Conversation::new, &frame(HEADERS, WHOLE, 1, &bomb));
-    assert_eq!(said, refused, "an HPACK bomb");
-    assert_eq!(costs, 25, "which costs something");
+    assert_eq!(
+        said, refused,
+        "a small section that refers to large table entries many times (HPACK bomb)"
+    );
+    assert_eq!(costs, 25, "the HPACK bomb costs units");
 }
 
 #[test]
@@ -559,7 +562,7 @@ fn identifiers_grow_and_streams_are_limited() {
     talk.client_sends([get(1), rst_stream(1, 8), get(3), rst_stream(3, 8), get(5)].concat());
     talk.expect_output("reset streams count", &["RST_STREAM 5 REFUSED_STREAM"]);
     talk.release(1).client_sends(get(7));
-    talk.expect_output("until they are released", &[]);
+    talk.expect_output("ended streams count until they are released", &[]);
 }
 
 #[test]
@@ -605,10 +608,13 @@ fn responses_have_the_fields_of_the_reference_in_its_order() {
     talk.expect_output("the client may send on", &["HEADERS 5 END :status=413"]);
     talk.release(5);
     talk.expect_output(
-        "RFC 9113 §8.1: no more is wanted",
+        "RFC 9113 §8.1: the server asks the client to send no more content",
         &["RST_STREAM 5 NO_ERROR"],
     );
-    assert!(talk.connection.has_streams(), "until they are released");
+    assert!(
+        talk.connection.has_streams(),
+        "ended streams count until they are released"
+    );
     talk.release(1).release(3);
     assert!(!talk.connection.has_streams());
 }
@@ -621,7 +627,10 @@ fn content_is_filled_in_behind_what_waits_to_be_sent() {
     talk.respond(1, 200, false).respond(3, 200, false);
     let connection = &mut talk.connection;
     let filled = connection.send_data_with(one, 9, &mut talk.out, |out| {
-        assert!(out.len() > 9, "what was written stands before it");
+        assert!(
+            out.len() > 9,
+            "`fill` gets the buffer with the bytes written before"
+        );
         out.extend_from_slice(b"abc");
         Ok::<_, ()>(Some((3, false)))
     });
@@ -680,5 +689,8 @@ fn long_sections_are_cut_into_frames() {
             .all(|frame| *frame == (CONTINUATION, 0, true))
     );
     let said = talk.output();
-    assert!(said[0].len() > 3 * 16_384, "all of it comes through");
+    assert!(
+        said[0].len() > 3 * 16_384,
+        "a field section longer than three frames is sent completely"
+    );
 }

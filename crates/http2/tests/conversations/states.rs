@@ -48,7 +48,12 @@ fn brief((said, _): (Vec<String>, u32)) -> String {
         .iter()
         .filter(|words| !words.starts_with("error"))
         .map(|words| match words.strip_prefix("GOAWAY ") {
-            Some(rest) => format!("GOAWAY {}", rest.split(' ').nth(1).expect("a code")),
+            Some(rest) => format!(
+                "GOAWAY {}",
+                rest.split(' ')
+                    .nth(1)
+                    .expect("GOAWAY is shown with an error code")
+            ),
             None => words.clone(),
         });
     brief.collect::<Vec<_>>().join("; ")

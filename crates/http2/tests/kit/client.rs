@@ -37,7 +37,7 @@ pub(crate) fn request_with(
     headers: Headers,
 ) -> RequestHead {
     let mut head = RequestHead::default();
-    head.method = Method::from_token(method.as_bytes()).expect("a method");
+    head.method = Method::from_token(method.as_bytes()).expect("the method is a token");
     head.headers = headers;
     let target = head.headers.store(target.as_bytes());
     head.set_target(target);
@@ -91,7 +91,7 @@ impl Conversation {
     pub(crate) fn gets(&mut self) -> u32 {
         let id = self.asks(&request("GET", "/", "a.example"), true);
         self.output();
-        id.expect("room for a request")
+        id.expect("the server allows another request")
     }
 
     /// Sends the head of `POST /`, whose content follows. Returns the stream.
@@ -100,7 +100,7 @@ impl Conversation {
         head.body = BodyLength::Unknown;
         let id = self.asks(&head, false);
         self.output();
-        id.expect("room for a request")
+        id.expect("the server allows another request")
     }
 
     #[track_caller]
@@ -123,7 +123,10 @@ impl Conversation {
                 return false;
             }
         };
-        assert!(step.taken <= self.input.len(), "more taken than there is");
+        assert!(
+            step.taken <= self.input.len(),
+            "the engine took more bytes than it got"
+        );
         let id = |key| self.connection.stream_id(key).get();
         let end = |is_end| if is_end { " END" } else { "" };
         let more = step.received != ClientReceived::NeedMore;
@@ -144,7 +147,10 @@ impl Conversation {
                 data,
                 end_stream,
             } => {
-                assert!(data.end <= step.taken, "content beyond what was taken");
+                assert!(
+                    data.end <= step.taken,
+                    "the event refers to content beyond the bytes that were taken"
+                );
                 let text = self.input[data].escape_ascii().to_string();
                 let text = if text.len() > 40 {
                     format!("{} bytes", text.len())
@@ -212,7 +218,10 @@ impl Conversation {
     }
 
     pub(crate) fn release(&mut self, id: u32) -> &mut Self {
-        let key = self.keys.remove(&id).expect("a stream");
+        let key = self
+            .keys
+            .remove(&id)
+            .expect("the client has opened the stream");
         self.connection.release(key, &mut self.out);
         self
     }
@@ -236,10 +245,10 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
         let got = (said, talk.costs);
         match &first {
             None => first = Some(got),
-            Some(want) => assert_eq!(&got, want, "cut at {cuts:?}"),
+            Some(want) => assert_eq!(&got, want, "input cut at {cuts:?}"),
         }
     }
-    first.expect("a way to cut")
+    first.expect("the list of cuts is not empty")
 }
 
 /// Checks the result of each input in a table.

@@ -35,7 +35,9 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 pub(crate) fn block(fields: Fields<'_>) -> Vec<u8> {
     // Texts are converted to Latin-1, so that a `str` of a test can stand for any byte.
     let bytes = |text: &str| -> Vec<u8> {
-        let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
+        let bytes = text
+            .chars()
+            .map(|c| u8::try_from(c).expect("the characters of the text are bytes"));
         bytes.collect()
     };
     let fields = fields.iter();
@@ -140,17 +142,20 @@ impl Reader {
             said.extend(self.frame(&frame));
             bytes = &bytes[len..];
         }
-        assert!(bytes.is_empty(), "half a frame");
+        assert!(bytes.is_empty(), "the output ends within a frame");
         said
     }
 
     fn frame(&mut self, frame: &Frame) -> Option<String> {
         let (stream, payload) = (frame.stream, &frame.payload);
-        assert!(payload.len() < 1 << 16, "a frame longer than any we send");
+        assert!(
+            payload.len() < 1 << 16,
+            "a frame is longer than any that the engine sends"
+        );
         let end = if frame.has(END_STREAM) { " END" } else { "" };
         assert!(
             self.section.is_none() || frame.kind == CONTINUATION,
-            "a frame within a section"
+            "another frame interrupts a field section"
         );
         Some(match frame.kind {
             DATA => {
@@ -166,7 +171,10 @@ impl Reader {
                 return self.section(words, &payload[4..], frame.flags);
             }
             CONTINUATION => {
-                let (words, mut bytes) = self.section.take().expect("a section to continue");
+                let (words, mut bytes) = self
+                    .section
+                    .take()
+                    .expect("CONTINUATION follows HEADERS without END_HEADERS");
                 bytes.extend_from_slice(payload);
                 return self.section(words, &bytes, frame.flags);
             }
@@ -176,7 +184,11 @@ impl Reader {
                 let mut words = "SETTINGS".to_owned();
                 for value in payload.chunks(6) {
                     let id = u16::from_be_bytes([value[0], value[1]]);
-                    let value = u32::from_be_bytes(value[2..].try_into().expect("four"));
+                    let value = u32::from_be_bytes(
+                        value[2..]
+                            .try_into()
+                            .expect("a setting has a value of four bytes"),
+                    );
                     words += &format!(" {id}={value}");
                 }
                 words

@@ -108,7 +108,10 @@ impl Conversation {
                 return false;
             }
         };
-        assert!(step.taken <= self.input.len(), "more taken than there is");
+        assert!(
+            step.taken <= self.input.len(),
+            "the engine took more bytes than it got"
+        );
         let id = |key| self.connection.stream_id(key).get();
         let end = |is_end| if is_end { " END" } else { "" };
         let more = step.received != Received::NeedMore;
@@ -135,7 +138,10 @@ impl Conversation {
                 data,
                 end_stream,
             } => {
-                assert!(data.end <= step.taken, "content beyond what was taken");
+                assert!(
+                    data.end <= step.taken,
+                    "the event refers to content beyond the bytes that were taken"
+                );
                 let text = self.input[data].escape_ascii().to_string();
                 let text = if text.len() > 40 {
                     format!("{} bytes", text.len())
@@ -216,7 +222,7 @@ impl Conversation {
         end_stream: bool,
     ) -> &mut Self {
         let response = ResponseHead {
-            status: StatusCode::new(status).expect("a status"),
+            status: StatusCode::new(status).expect("the number is a valid status code"),
             reason: None,
             headers,
             length,
@@ -233,7 +239,10 @@ impl Conversation {
     }
 
     pub(crate) fn release(&mut self, id: u32) -> &mut Self {
-        let key = self.keys.remove(&id).expect("a stream");
+        let key = self
+            .keys
+            .remove(&id)
+            .expect("the server has got the stream");
         self.contents.remove(&id);
         self.connection.release(key, &mut self.out);
         self
@@ -260,7 +269,10 @@ impl Conversation {
                 break;
             };
             let id = self.connection.stream_id(key).get();
-            let left = self.contents.get_mut(&id).expect("has content");
+            let left = self
+                .contents
+                .get_mut(&id)
+                .expect("the response on the stream has content left");
             let len = max.min(*left);
             *left -= len;
             let is_end = *left == 0;
@@ -310,10 +322,10 @@ pub(crate) fn outcome(begin: impl Fn() -> Conversation, input: &[u8]) -> (Vec<St
         let got = (said, talk.costs);
         match &first {
             None => first = Some(got),
-            Some(want) => assert_eq!(&got, want, "cut at {cuts:?}"),
+            Some(want) => assert_eq!(&got, want, "input cut at {cuts:?}"),
         }
     }
-    first.expect("a way to cut")
+    first.expect("the list of cuts is not empty")
 }
 
 /// Checks the result of each input in a table.

@@ -85,7 +85,10 @@ impl<'p> Client<'p> {
             _ => self.give_up_some(results, &mut out),
         }
         self.end_some(random, results, &mut out);
-        assert!(self.engine.retained() < 1 << 20, "memory is bounded");
+        assert!(
+            self.engine.retained() < 1 << 20,
+            "the engine holds a bounded amount of memory"
+        );
         wire.send(&out);
     }
 
@@ -112,7 +115,7 @@ impl<'p> Client<'p> {
             unused: 0,
         };
         let before = self.asked.insert(key.index(), asked);
-        assert!(before.is_none(), "two streams by one key");
+        assert!(before.is_none(), "two streams have the same key");
     }
 
     fn send(&mut self, random: &mut Random, out: &mut Vec<u8>) {
@@ -136,7 +139,10 @@ impl<'p> Client<'p> {
             let Some((key, max)) = self.engine.poll_send() else {
                 break;
             };
-            let asked = self.asked.get_mut(&key.index()).expect("a stream of ours");
+            let asked = self
+                .asked
+                .get_mut(&key.index())
+                .expect("the event names a stream that the client opened");
             let request = &self.plan.exchanges[asked.at].request;
             let left = &request.content[asked.sent..];
             let len = max.min(left.len());
@@ -202,7 +208,7 @@ impl<'p> Client<'p> {
             let step = self
                 .engine
                 .receive(&self.input, &mut self.head, now, &mut out)
-                .expect("our server role breaks no rules");
+                .expect("the server role of the engine breaks no rules");
             let is_done = step.received == ClientReceived::NeedMore;
             self.engine.take_costs();
             self.on_received(step.received, open, results, &mut out);
@@ -217,7 +223,7 @@ impl<'p> Client<'p> {
     fn of(&mut self, stream: StreamKey) -> &mut Asked {
         self.asked
             .get_mut(&stream.index())
-            .expect("a stream that is not released")
+            .expect("the event names a stream that was not released")
     }
 
     fn on_received(
@@ -240,7 +246,7 @@ impl<'p> Client<'p> {
                 let response = &plan.exchanges[asked.at].response;
                 assert!(
                     !std::mem::replace(&mut asked.has_head, true),
-                    "two responses"
+                    "two final responses to one request"
                 );
                 assert_eq!(head.status, response.status);
                 assert_eq!(list(&head.headers), list(&response.headers));
@@ -256,7 +262,10 @@ impl<'p> Client<'p> {
                 let window = self.plan.client.window as usize;
                 let asked = self.of(stream);
                 asked.unused += content.len();
-                assert!(asked.unused <= window, "more than the window allows");
+                assert!(
+                    asked.unused <= window,
+                    "the peer sent more bytes than the window allows"
+                );
                 asked.content.extend(content);
                 asked.is_answered = end_stream;
             }
@@ -271,18 +280,24 @@ impl<'p> Client<'p> {
                 code,
                 by_us,
             } => {
-                assert!(!by_us, "our server role sends nothing malformed");
+                assert!(
+                    !by_us,
+                    "the server role of the engine sends nothing malformed"
+                );
                 let asked = self
                     .asked
                     .remove(&stream.index())
-                    .expect("a stream that is not released");
+                    .expect("the event names a stream that was not released");
                 let result = if asked.is_answered {
                     assert_eq!(code, ErrorCode::NO_ERROR, "RFC 9113 §8.1");
                     check(self.plan, &asked);
                     Ended::Complete
                 } else {
                     let response = &self.plan.exchanges[asked.at].response;
-                    assert!(response.aborted_at.is_some(), "nobody gave up: {code:?}");
+                    assert!(
+                        response.aborted_at.is_some(),
+                        "a stream was reset whose response was not aborted: {code:?}"
+                    );
                     Ended::Aborted
                 };
                 results[asked.at] = Some(result);
@@ -292,8 +307,11 @@ impl<'p> Client<'p> {
                 let asked = self
                     .asked
                     .remove(&stream.index())
-                    .expect("a stream that is not released");
-                assert!(!asked.has_head && asked.interims == 0, "it was looked at");
+                    .expect("the event names a stream that was not released");
+                assert!(
+                    !asked.has_head && asked.interims == 0,
+                    "a refused stream has got no part of a response"
+                );
                 open.push(asked.at);
                 self.engine.release(stream, out);
             }
@@ -305,7 +323,13 @@ impl<'p> Client<'p> {
 fn check(plan: &Plan, asked: &Asked) {
     let response = &plan.exchanges[asked.at].response;
     assert!(asked.has_head);
-    assert!(asked.content == response.content, "the content is another");
+    assert!(
+        asked.content == response.content,
+        "the content differs from the planned content"
+    );
     assert_eq!(asked.trailers, response.trailers.as_ref().map(list));
-    assert_eq!(response.aborted_at, None, "given up, and yet complete");
+    assert_eq!(
+        response.aborted_at, None,
+        "an aborted response passed for complete"
+    );
 }

@@ -61,7 +61,7 @@ fn run_connection(
     let cut_after = random.once_in(4).then(|| random.below(8000));
     let mut delivered = 0;
     for step in 0.. {
-        assert!(step < 2_000_000, "the two wait for each other");
+        assert!(step < 2_000_000, "client and server wait for each other");
         now += Duration::from_millis(1);
         server.pass_time(now, &mut down);
         match random.below(4) {
@@ -91,12 +91,15 @@ fn run_connection(
     }
     assert!(
         !client.engine.has_streams() && !server.engine.has_streams(),
-        "a stream leaked"
+        "an engine holds a stream that has ended"
     );
     client.engine.shrink();
     server.engine.shrink();
     let retained = client.engine.retained().max(server.engine.retained());
-    assert!(retained < 32 << 10, "memory is given back: {retained}");
+    assert!(
+        retained < 32 << 10,
+        "memory of ended streams is not freed: {retained}"
+    );
 }
 
 /// Runs the plan of a seed. Returns how many exchanges were completed, and how many were planned.
@@ -110,13 +113,13 @@ fn run(seed: u64) -> (usize, usize) {
         if open.is_empty() {
             break;
         }
-        assert!(connections < 100, "no progress");
+        assert!(connections < 100, "the exchanges need too many connections");
         run_connection(&plan, &mut open, &mut results, &mut random, most);
     }
     let is_complete = |result: &&Option<Ended>| **result == Some(Ended::Complete);
     assert!(
         results.iter().all(Option::is_some),
-        "an exchange without an end"
+        "an exchange has not ended"
     );
     (results.iter().filter(is_complete).count(), results.len())
 }
@@ -127,6 +130,12 @@ fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
         return;
     };
     // Checks that the schedule is neither too gentle nor too harsh: many exchanges are completed, and many are not.
-    assert!(complete > planned / 2, "{complete} of {planned}");
-    assert!(complete < planned * 9 / 10, "{complete} of {planned}");
+    assert!(
+        complete > planned / 2,
+        "{complete} of {planned} exchanges were completed"
+    );
+    assert!(
+        complete < planned * 9 / 10,
+        "{complete} of {planned} exchanges were completed"
+    );
 }

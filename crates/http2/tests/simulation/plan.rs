@@ -110,8 +110,8 @@ impl Exchange {
             0 => BodyLength::Known(content_of_request.len() as u64),
             _ => BodyLength::Unknown,
         };
-        let status =
-            StatusCode::new(random.pick(&[200, 200, 200, 204, 304, 404, 599])).expect("a status");
+        let status = StatusCode::new(random.pick(&[200, 200, 200, 204, 304, 404, 599]))
+            .expect("the number is a valid status code");
         let has_content = head.method != Method::Head && !status.is_bodyless();
         let body = content(random, most);
         let content = if has_content { body } else { Vec::new() };
@@ -140,7 +140,7 @@ impl Plan {
     /// Makes a random plan. `most` limits the bytes of each content.
     pub(crate) fn new(random: &mut Random, most: usize) -> Self {
         let client = ClientSettings {
-            max_streams: u32::try_from(random.below(8) + 1).expect("small"),
+            max_streams: u32::try_from(random.below(8) + 1).expect("the number fits into the type"),
             window: random.pick(&[1, 100, 5000, 65_535, 1 << 20]),
         };
         // The limit is lower for a window of one byte, through which content takes long.
@@ -156,7 +156,8 @@ impl Plan {
             exchanges,
             client,
             server: Settings {
-                max_streams: u32::try_from(random.below(8) + 1).expect("small"),
+                max_streams: u32::try_from(random.below(8) + 1)
+                    .expect("the number fits into the type"),
                 input_window: random.pick(&[65_535, 70_000, 1 << 24]),
                 idle_timeout: std::time::Duration::from_secs(1_000_000),
                 ..Settings::default()

@@ -52,7 +52,7 @@ impl<'p> Server<'p> {
     pub(crate) fn pass_time(&mut self, now: Instant, wire: &mut Wire) {
         let mut out = Vec::new();
         let passed = self.engine.on_timeout(now, true, &mut out);
-        assert_eq!(passed, None, "nothing is limited");
+        assert_eq!(passed, None, "no time limit is set, so no timeout fires");
         wire.send(&out);
     }
 
@@ -63,7 +63,7 @@ impl<'p> Server<'p> {
             let step = self
                 .engine
                 .receive(&self.input, &mut self.head, now, &mut out)
-                .expect("our client role breaks no rules");
+                .expect("the client role of the engine breaks no rules");
             let is_done = step.received == Received::NeedMore;
             self.engine.take_costs();
             self.on_received(step.received);
@@ -85,7 +85,7 @@ impl<'p> Server<'p> {
     fn of(&mut self, stream: StreamKey) -> &mut Served {
         self.served
             .get_mut(&stream.index())
-            .expect("a stream that is not released")
+            .expect("the event names a stream that was not released")
     }
 
     fn on_received(&mut self, received: Received) {
@@ -97,8 +97,11 @@ impl<'p> Server<'p> {
                 refusal,
             } => {
                 assert_eq!(refusal, None);
-                let target = std::str::from_utf8(self.head.target()).expect("a number");
-                let at: usize = target[1..].parse().expect("a number");
+                let target = std::str::from_utf8(self.head.target())
+                    .expect("the target of the request is a number");
+                let at: usize = target[1..]
+                    .parse()
+                    .expect("the target of the request is a number");
                 self.check_head(at, end_stream);
                 self.requests += 1;
                 let served = Served {
@@ -114,7 +117,7 @@ impl<'p> Server<'p> {
                     is_over: false,
                 };
                 let before = self.served.insert(stream.index(), served);
-                assert!(before.is_none(), "two streams by one key");
+                assert!(before.is_none(), "two streams have the same key");
                 if end_stream {
                     self.on_end(stream, None);
                 }
@@ -128,7 +131,10 @@ impl<'p> Server<'p> {
                 let window = self.plan.server.input_window.max(65_535) as usize;
                 let served = self.of(stream);
                 served.unused += content.len();
-                assert!(served.unused <= window, "more than the window allows");
+                assert!(
+                    served.unused <= window,
+                    "the peer sent more bytes than the window allows"
+                );
                 served.content.extend(content);
                 if end_stream {
                     self.on_end(stream, None);
@@ -139,7 +145,10 @@ impl<'p> Server<'p> {
                 self.on_end(stream, Some(trailers));
             }
             Received::Reset { stream, by_us, .. } => {
-                assert!(!by_us, "our client role sends nothing malformed");
+                assert!(
+                    !by_us,
+                    "the client role of the engine sends nothing malformed"
+                );
                 self.of(stream).is_over = true;
             }
         }
@@ -164,7 +173,10 @@ impl<'p> Server<'p> {
         let plan = self.plan;
         let served = self.of(stream);
         let request = &plan.exchanges[served.at].request;
-        assert!(served.content == request.content, "the content is another");
+        assert!(
+            served.content == request.content,
+            "the content differs from the planned content"
+        );
         assert_eq!(trailers, request.trailers.as_ref().map(list));
         served.is_read = true;
     }
@@ -185,12 +197,18 @@ impl<'p> Server<'p> {
             }
             !served.is_over
         });
-        assert!(self.engine.retained() < 1 << 20, "memory is bounded");
+        assert!(
+            self.engine.retained() < 1 << 20,
+            "the engine holds a bounded amount of memory"
+        );
         wire.send(&out);
     }
 
     fn serve(&mut self, key: usize, random: &mut Random, out: &mut Vec<u8>) {
-        let served = self.served.get_mut(&key).expect("listed");
+        let served = self
+            .served
+            .get_mut(&key)
+            .expect("the stream is in the list");
         let response = &self.plan.exchanges[served.at].response;
         if served.is_over {
             return;
@@ -255,7 +273,7 @@ impl<'p> Server<'p> {
             let served = self
                 .served
                 .get_mut(&key.index())
-                .expect("a stream of the client's");
+                .expect("the call names a stream that the client opened");
             assert!(!served.is_over && self.engine.state(key) != StreamState::Closed);
             let response = &self.plan.exchanges[served.at].response;
             let end = response.aborted_at.unwrap_or(response.content.len());

@@ -180,7 +180,7 @@ static KNOWN: [Run; Known::ALL.len()] = {
     while index < LEN {
         if let NameKind::Known(known) = FIELDS[index].kind {
             let run = &mut runs[known as usize];
-            #[expect(clippy::cast_possible_truncation, reason = "there are 99 entries")]
+            #[expect(clippy::cast_possible_truncation, reason = "the table has 99 entries")]
             if run.len == 0 {
                 run.first = index as u8;
             }

@@ -91,7 +91,7 @@ fn the_examples_of_rfc_9204_appendix_b() {
 #[test]
 fn the_static_table_is_that_of_another_implementation() {
     for (index, (entry, want)) in FIELDS.iter().zip(other::STATIC).enumerate() {
-        let name = str::from_utf8(entry.name()).expect("text");
+        let name = str::from_utf8(entry.name()).expect("the bytes are UTF-8");
         assert_eq!((name, entry.value), want, "entry {index}");
     }
 }
@@ -262,7 +262,10 @@ fn instructions_that_cannot_be_followed_are_refused() {
             let pieces = instructions.chunks(piece.min(instructions.len()));
             let got: Result<Vec<_>, _> = pieces.map(|piece| follow(&mut decoder, piece)).collect();
             assert_eq!(got, Err(QpackError::EncoderStream), "{what}");
-            assert!(decoder.retained() < 4096, "{what}: memory is bounded");
+            assert!(
+                decoder.retained() < 4096,
+                "{what}: the decoder holds a bounded amount of memory"
+            );
         }
     }
 }
@@ -288,7 +291,7 @@ fn instructions_are_followed_however_they_are_cut() {
         let mut decoder = Decoder::new(4096);
         let mut reported = 0;
         for piece in instructions.chunks(piece) {
-            let out = follow(&mut decoder, piece).expect("instructions");
+            let out = follow(&mut decoder, piece).expect("the instructions are valid");
             reported += out.iter().map(|&byte| u64::from(byte)).sum::<u64>();
         }
         assert_eq!((decoder.len(), decoder.inserted(), reported), (1, 5, 5));
@@ -310,12 +313,13 @@ fn insertions_required_are_counted_around() {
         assert_eq!(
             decode(&mut decoder, 0, &section),
             Err(None),
-            "{count} is to come"
+            "insertion {count} has not arrived"
         );
         let value = count.to_string();
         let insertion = instruction::insert(b"", value.as_bytes());
         assert_eq!(follow(&mut decoder, &insertion), Ok(vec![1]));
-        let (got, told) = decode(&mut decoder, 0, &section).expect("it has come");
+        let (got, told) = decode(&mut decoder, 0, &section)
+            .expect("the section refers only to entries that the decoder has");
         assert_eq!((got, told), (fields(&[("", &value)]), vec![0x80]));
     }
 }
@@ -379,7 +383,9 @@ impl Pair {
         encoder.set_peer_capacity(announced);
         Self {
             encoder,
-            peer: other::Decoder::new(usize::try_from(announced).expect("a size")),
+            peer: other::Decoder::new(
+                usize::try_from(announced).expect("the capacity fits into a usize"),
+            ),
             instructions: Vec::new(),
             under_way: Vec::new(),
             bytes: 0,
@@ -392,7 +398,9 @@ impl Pair {
         for field in fields {
             match field {
                 Written::Status(status) => {
-                    section.status(StatusCode::new(*status).expect("a status"));
+                    section.status(
+                        StatusCode::new(*status).expect("the number is a valid status code"),
+                    );
                 }
                 Written::Pseudo(pseudo, value) => section.pseudo(*pseudo, value.as_bytes()),
                 Written::Field(name, value) => section.field(*name, value.as_bytes()),
@@ -412,11 +420,12 @@ impl Pair {
             self.gets_instructions(stream);
         }
         let decoded = self.peer.decode(stream, section);
-        let (got, is_acknowledged) = decoded.expect("no section waits");
+        let (got, is_acknowledged) =
+            decoded.expect("the decoder has all entries that the section refers to");
         let want: Fields = want.iter().map(Written::field).collect();
         assert_eq!(got, want);
         if is_acknowledged {
-            let number = usize::try_from(stream).expect("a small number");
+            let number = usize::try_from(stream).expect("the stream id fits into a usize");
             self.under_way
                 .push((stream, instruction::acknowledge(number)));
         }
@@ -516,7 +525,10 @@ fn fields_that_do_not_come_again_are_never_inserted() {
         pair.reads(4 * round, &section, &list, true);
     }
     assert_eq!(pair.encoder.inserted(), 0);
-    assert_eq!(pair.instructions, b"", "not even the capacity is told");
+    assert_eq!(
+        pair.instructions, b"",
+        "no instruction is sent, not even the capacity"
+    );
 }
 
 #[test]
@@ -617,16 +629,16 @@ fn the_path_is_found_wherever_it_stands() {
     section.pseudo(Pseudo::Path, b"/some/path");
     section.field(Name::Known(Known::Accept), b"*/*");
     section.finish(id(0));
-    let range = super::path_string(&out).expect("a path");
+    let range = super::path_string(&out).expect("the section has a path as a string literal");
     let mut scratch = Vec::new();
-    let (text, rest) =
-        h2o_http::string_literal::decode(&out[range.clone()], 7, &mut scratch).expect("a string");
+    let (text, rest) = h2o_http::string_literal::decode(&out[range.clone()], 7, &mut scratch)
+        .expect("the string literal is valid");
     assert_eq!((text.bytes(&scratch), rest), (&b"/some/path"[..], &b""[..]));
     assert_eq!(super::path_string(&out[..range.start - 1]), None);
     assert_eq!(
         super::path_string(b"\0\0\xd1\xd7\xc1"),
         None,
-        "an index is no text"
+        "a path that is an index of the table is no string literal"
     );
     assert_eq!(super::path_string(b""), None);
 }

@@ -42,7 +42,9 @@ fn requests_are_written_as_the_rfc_says() {
     head.body = BodyLength::Known(5);
     let expect = head.headers.store(b"100-continue");
     head.set_expect(expect);
-    let (id, said) = talk.asks(&head, false).expect("there is room");
+    let (id, said) = talk
+        .asks(&head, false)
+        .expect("the server allows another request");
     let want = "HEADERS :method=POST :scheme=https :authority=a.example :path=/a?b \
                 expect=100-continue accept=*/* content-length=5";
     assert_eq!(said, [want]);
@@ -61,7 +63,7 @@ fn requests_are_written_as_the_rfc_says() {
     assert_eq!(talk.state(id), StreamState::HalfClosedLocal);
     let (_, said) = talk
         .asks(&request("CONNECT", "b:443", ""), false)
-        .expect("there is room");
+        .expect("the server allows another request");
     assert_eq!(said, ["HEADERS :method=CONNECT :authority=b:443"]);
 }
 
@@ -71,7 +73,9 @@ fn extended_connect_waits_for_the_setting() {
     let mut talk = Conversation::unopened(ClientSettings::default());
     assert!(talk.asks(&head, false).is_none());
     talk.server_sends(SERVER_CONTROL, control(&[(8, 1)]));
-    let (id, said) = talk.asks(&head, false).expect("it takes that");
+    let (id, said) = talk
+        .asks(&head, false)
+        .expect("the server has announced extended CONNECT");
     let want = "HEADERS :method=CONNECT :protocol=websocket :scheme=https :authority=a.example :path=/chat";
     assert_eq!(said, [want]);
     talk.server_sends(id, [headers(OK), data(b"hi")].concat());
@@ -151,7 +155,10 @@ fn responses_that_are_wrong_end_their_stream() {
     }
     let mut talk = asked();
     talk.server_ends(0, [&five[..], &data(b"abcdefg")].concat());
-    talk.expect("too long", &[&["0 200 Known(5)"], &wrong[..]].concat());
+    talk.expect(
+        "content longer than content-length",
+        &[&["0 200 Known(5)"], &wrong[..]].concat(),
+    );
 }
 
 #[test]
@@ -258,10 +265,16 @@ fn streams_and_frames_of_the_server() {
     }
     let mut talk = Conversation::new();
     talk.server_ends(SERVER_CONTROL, b"");
-    talk.expect("the control stream", &["close H3_CLOSED_CRITICAL_STREAM"]);
+    talk.expect(
+        "the end of the server's control stream",
+        &["close H3_CLOSED_CRITICAL_STREAM"],
+    );
     let mut talk = Conversation::new();
     talk.server_stops(2, 0x100);
-    talk.expect("STOP_SENDING on ours", &["close H3_CLOSED_CRITICAL_STREAM"]);
+    talk.expect(
+        "STOP_SENDING on the client's control stream",
+        &["close H3_CLOSED_CRITICAL_STREAM"],
+    );
     let mut talk = Conversation::new();
     talk.server_resets(SERVER_CONTROL, 0x100);
     talk.expect("RESET_STREAM", &["close H3_CLOSED_CRITICAL_STREAM"]);
@@ -283,12 +296,21 @@ fn goaway_refuses_what_the_server_has_not_looked_at() {
         "4 refused",
         "12 refused",
     ];
-    talk.expect("8 has its response", &want);
+    talk.expect(
+        "GOAWAY refuses requests without a response, not 8, which has one",
+        &want,
+    );
     assert!(!talk.connection.can_request() && !talk.connection.is_reusable());
     talk.server_ends(0, headers(OK));
-    talk.expect("0 is answered", &["0 200 None END"]);
+    talk.expect(
+        "a request below the id of GOAWAY is answered",
+        &["0 200 None END"],
+    );
     talk.server_sends(SERVER_CONTROL, Frame::with_id(kind::GOAWAY, 8).bytes());
-    talk.expect("it does not take that back", &["close H3_ID_ERROR"]);
+    talk.expect(
+        "the id of a later GOAWAY may not be larger",
+        &["close H3_ID_ERROR"],
+    );
 }
 
 #[test]
@@ -301,7 +323,10 @@ fn goaway_that_comes_twice_refuses_once() {
         SERVER_CONTROL,
         Frame::with_id(kind::GOAWAY, (1 << 62) - 4).bytes(),
     );
-    talk.expect("a warning", &["goaway 4611686018427387900"]);
+    talk.expect(
+        "GOAWAY with the largest id refuses no request",
+        &["goaway 4611686018427387900"],
+    );
     assert!(!talk.connection.can_request());
     talk.server_sends(SERVER_CONTROL, Frame::with_id(kind::GOAWAY, 8).bytes());
     let want = [
@@ -309,14 +334,17 @@ fn goaway_that_comes_twice_refuses_once() {
         "STOP_SENDING 8 H3_REQUEST_CANCELLED",
         "8 refused",
     ];
-    talk.expect("the last", &want);
+    talk.expect("GOAWAY refuses the last request", &want);
     talk.server_sends(SERVER_CONTROL, Frame::with_id(kind::GOAWAY, 4).bytes());
     let want = [
         "goaway 4",
         "STOP_SENDING 4 H3_REQUEST_CANCELLED",
         "4 refused",
     ];
-    talk.expect("it is sorry", &want);
+    talk.expect(
+        "a second GOAWAY with a smaller id refuses another request",
+        &want,
+    );
     talk.release(4).release(8);
     assert!(!talk.connection.is_over());
     talk.server_ends(0, headers(OK)).release(0);
@@ -370,7 +398,10 @@ fn a_server_may_stop_the_request_and_answer() {
         "0 stopped H3_NO_ERROR",
         "RESET_STREAM 0 H3_REQUEST_CANCELLED",
     ];
-    talk.expect("it knows enough", &want);
+    talk.expect(
+        "the client ends its request when the server stops reading",
+        &want,
+    );
     let (key, mut out) = (talk.key(id), Vec::new());
     talk.connection.send_data(key, b"more", false, &mut out);
     assert_eq!(out, b"");
@@ -378,7 +409,7 @@ fn a_server_may_stop_the_request_and_answer() {
     talk.expect("RFC 9114 §4.1", &["0 200 Unknown", "0 data ok END"]);
     talk.server_stops(id, 0x100);
     talk.release(id);
-    talk.expect("all is said", &[]);
+    talk.expect("a stream that has ended causes no more frames", &[]);
 }
 
 #[test]
@@ -395,7 +426,7 @@ fn requests_that_are_released_early_are_cancelled() {
     talk.expect("POST", &want);
     talk.server_sends(0, headers(OK))
         .server_ends(4, headers(OK));
-    talk.expect("what still comes is dropped", &[]);
+    talk.expect("bytes on streams that were released are dropped", &[]);
     assert_eq!(talk.connection.open_streams(), 0);
 }
 
@@ -443,7 +474,10 @@ fn sections_wait_for_the_table() {
     let prefix = section_prefix(16_384, 1, 1);
     let section = Frame::headers([&prefix[..], b"\xd9\x80"].concat()).bytes();
     talk.server_ends(0, [&section[..], &data(b"a")].concat());
-    talk.expect("it refers to what has not come", &["blocked"]);
+    talk.expect(
+        "the section waits for a table entry that has not arrived",
+        &["blocked"],
+    );
     let table = [
         vec![2],
         instruction::capacity(4096),
@@ -451,7 +485,7 @@ fn sections_wait_for_the_table() {
     ];
     talk.server_sends(SERVER_ENCODER, table.concat());
     talk.expect(
-        "it has",
+        "the entry arrives, and the section is decoded",
         &["0 unblocked", "0 200 x-a=1 Unknown", "0 data a END"],
     );
     let pending = talk.connection.pending(LocalStream::QpackDecoder);
@@ -461,7 +495,7 @@ fn sections_wait_for_the_table() {
         [vec![3], instruction::increment(1)].concat(),
     );
     talk.expect(
-        "nothing was inserted",
+        "an acknowledgement of entries that were not inserted",
         &["close QPACK_DECODER_STREAM_ERROR"],
     );
 }
@@ -470,7 +504,9 @@ fn sections_wait_for_the_table() {
 fn datagrams_go_with_tunnels() {
     let mut talk = Conversation::new();
     let head = request_with("CONNECT", "/udp", "a", "connect-udp", fields(&[]));
-    let (id, _) = talk.asks(&head, false).expect("there is room");
+    let (id, _) = talk
+        .asks(&head, false)
+        .expect("the server allows another request");
     let (key, mut out) = (talk.key(id), Vec::new());
     assert!(talk.connection.begin_datagram(key, &mut out));
     assert_eq!(out, [0]);
@@ -485,7 +521,7 @@ fn early_content_of_a_tunnel_that_is_refused_is_content() {
     let mut talk = Conversation::new();
     let (id, _) = talk
         .asks(&request("CONNECT", "b:443", ""), false)
-        .expect("there is room");
+        .expect("the server allows another request");
     let refused = headers(&[(":status", "403"), ("content-length", "2")]);
     talk.server_ends(id, [refused, data(b"no")].concat());
     talk.expect("RFC 9110 §9.3.6", &["0 403 Known(2)", "0 data no END"]);
@@ -496,9 +532,9 @@ fn early_content_of_a_tunnel_that_is_refused_is_content() {
 fn responses_cost_what_they_make_us_do() {
     let mut talk = asked();
     talk.server_sends(0, headers(&[(":status", "103")]).repeat(10));
-    assert_eq!(talk.costs, 10, "interim responses");
+    assert_eq!(talk.costs, 10, "ten interim responses cost ten units");
     talk.server_sends(0, [headers(OK), data(b"").repeat(5)].concat());
-    assert_eq!(talk.costs, 15, "empty DATA");
+    assert_eq!(talk.costs, 15, "five empty DATA frames cost five units");
     talk.server_resets(0, 0x102);
     assert_eq!(talk.costs, 20);
     talk.connection.shrink();

@@ -19,10 +19,18 @@ fn the_server_opens_three_streams() {
     assert_eq!(settings.len(), 1);
     assert_eq!(settings[0].kind, kind::SETTINGS);
     let want = [(0x33, 1), (0x276, 1), (0x1, 16_384), (0x7, 100), (0x8, 1)];
-    assert_eq!(settings[0].values(), want, "in the order of H2O");
+    assert_eq!(
+        settings[0].values(),
+        want,
+        "SETTINGS are sent in the order of H2O"
+    );
     assert_eq!(talk.pending(LocalStream::QpackEncoder), [2]);
     assert_eq!(talk.pending(LocalStream::QpackDecoder), [3]);
-    assert_eq!(talk.pending(LocalStream::Control), b"", "all is sent");
+    assert_eq!(
+        talk.pending(LocalStream::Control),
+        b"",
+        "the control stream has no more bytes to send"
+    );
 }
 
 #[test]
@@ -113,8 +121,11 @@ fn settings_that_are_wrong_end_the_connection() {
         (8, 1),
     ];
     talk.sends(CONTROL, control(&settings));
-    talk.expect("all there are", &["settings"]);
-    let settings = talk.connection.peer_settings().expect("they have come");
+    talk.expect("all SETTINGS are reported", &["settings"]);
+    let settings = talk
+        .connection
+        .peer_settings()
+        .expect("SETTINGS of the peer have arrived");
     assert_eq!(settings.max_field_section_size, Some(65_536));
     assert_eq!(settings.qpack_blocked_streams, 16);
     assert_eq!(settings.qpack_max_table_capacity, 4096);
@@ -239,14 +250,17 @@ fn critical_streams_stay_open() {
     // The streams of the server must not be stopped either.
     let mut talk = Conversation::new();
     talk.stops(3, 0x100);
-    talk.expect("STOP_SENDING on our control stream", &closed);
+    talk.expect("STOP_SENDING on the server's control stream", &closed);
     // Streams without a type may end: their role is not known.
     let mut talk = Conversation::new();
     talk.sends(ENCODER, b"").ends(ENCODER, b"");
     talk.sends(DECODER, b"\x40").resets(DECODER, 0x100);
     talk.ends(14, b"\x40");
     talk.ends(0, headers(GET));
-    talk.expect("streams without a type", &["0 GET https://a.example/ END"]);
+    talk.expect(
+        "unidirectional streams whose type has not arrived are accepted",
+        &["0 GET https://a.example/ END"],
+    );
 }
 
 #[test]
@@ -277,13 +291,16 @@ fn streams_of_other_types() {
         &["STOP_SENDING 6 H3_STREAM_CREATION_ERROR"],
     );
     talk.ends(ENCODER, b"more");
-    talk.expect("what still comes is dropped", &[]);
+    talk.expect("further bytes on a refused stream are dropped", &[]);
     talk.sends(DECODER, varint(1));
-    talk.expect("clients do not push", &["close H3_STREAM_CREATION_ERROR"]);
+    talk.expect(
+        "a push stream of a client",
+        &["close H3_STREAM_CREATION_ERROR"],
+    );
     let mut talk = Conversation::new();
     assert!(
         talk.connection.open(h2o_http3::StreamId::new(1)).is_err(),
-        "a stream of ours"
+        "clients cannot open a stream with an id of the server"
     );
 }
 

@@ -71,7 +71,10 @@ impl Walk {
     fn events(&mut self) -> Vec<String> {
         let events = std::mem::take(&mut self.talk.events);
         let closes = events.iter().any(|event| event.starts_with("close"));
-        assert!(!closes, "the client breaks no rule: {events:?}");
+        assert!(
+            !closes,
+            "the connection was closed although the client breaks no rule: {events:?}"
+        );
         events
     }
 
@@ -117,7 +120,11 @@ impl Walk {
             assert_eq!(events.len(), 3, "{events:?}");
             assert_eq!(events[0], "rejected H3_REQUEST_REJECTED");
             self.talk.ends(id, headers(GET));
-            assert_eq!(self.events(), [""; 0], "what it says is dropped");
+            assert_eq!(
+                self.events(),
+                [""; 0],
+                "frames on a rejected stream are dropped"
+            );
             return;
         }
         assert_eq!(events, [""; 0]);
@@ -285,10 +292,13 @@ fn streams_do_what_a_model_says_whatever_happens_to_others() {
             }
         }
         walk.events();
-        assert!(!walk.talk.connection.has_streams(), "nothing leaks");
+        assert!(
+            !walk.talk.connection.has_streams(),
+            "all streams are released"
+        );
         walk.talk.connection.shrink();
         let retained = walk.talk.connection.retained();
-        assert!(retained < 2048, "{retained} bytes");
+        assert!(retained < 2048, "the connection holds {retained} bytes");
         (walk.released, walk.requests)
     });
 }

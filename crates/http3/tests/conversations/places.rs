@@ -239,14 +239,14 @@ fn nothing_comes_before_settings() {
             talk
         };
         let got = server::outcome(begin, CONTROL, &bytes, false);
-        assert!(got[0].starts_with(want), "{name} of a client: {got:?}");
+        assert!(got[0].starts_with(want), "{name} sent by a client: {got:?}");
         let begin = || {
             let mut talk = client::Conversation::unopened(ClientSettings::default());
             talk.server_sends(SERVER_CONTROL, varint(0));
             talk
         };
         let got = client::outcome(begin, SERVER_CONTROL, &bytes, false);
-        assert!(got[0].starts_with(want), "{name} of a server: {got:?}");
+        assert!(got[0].starts_with(want), "{name} sent by a server: {got:?}");
     }
 }
 
@@ -259,13 +259,13 @@ fn nothing_on_streams_of_unknown_types_means_anything() {
             talk
         };
         let got = server::outcome(begin, 14, &bytes, false);
-        assert_eq!(got, Vec::<String>::new(), "{name} of a client");
+        assert_eq!(got, Vec::<String>::new(), "{name} sent by a client");
         let begin = || {
             let mut talk = client::Conversation::new();
             talk.server_sends(15, varint(0x21));
             talk
         };
         let got = client::outcome(begin, 15, &bytes, false);
-        assert_eq!(got, Vec::<String>::new(), "{name} of a server");
+        assert_eq!(got, Vec::<String>::new(), "{name} sent by a server");
     }
 }

@@ -31,18 +31,27 @@ fn insertions(fields: &[(&str, &str)]) -> Vec<u8> {
 fn a_section_waits_for_its_entries() {
     let mut talk = Conversation::new();
     talk.ends(0, refers_to(0));
-    talk.expect("nothing has come", &["blocked"]);
+    talk.expect("the table entry has not arrived", &["blocked"]);
     talk.ends(4, headers(GET));
-    talk.expect("others go on", &["4 GET https://a.example/ END"]);
+    talk.expect(
+        "other streams are not held up",
+        &["4 GET https://a.example/ END"],
+    );
     talk.sends(ENCODER, insertions(&[("x-a", "1")]));
-    talk.expect("it has", &["0 unblocked", "0 GET https:/// x-a=1 END"]);
+    talk.expect(
+        "the table entry arrives",
+        &["0 unblocked", "0 GET https:/// x-a=1 END"],
+    );
     let waited = |id| {
         talk.connection
             .find(StreamId::new(id))
             .map(|key| talk.connection.has_waited(key))
     };
     assert_eq!([waited(0), waited(4)], [Some(true), Some(false)]);
-    let first = talk.connection.find(StreamId::new(0)).expect("it is open");
+    let first = talk
+        .connection
+        .find(StreamId::new(0))
+        .expect("stream 0 is open");
     assert_eq!(
         talk.connection.bytes_taken(first),
         refers_to(0).len() as u64
@@ -62,12 +71,15 @@ fn what_follows_a_section_that_waits_waits_with_it() {
         "4 data a",
         "blocked",
     ];
-    talk.expect("trailers, too", &want);
+    talk.expect("trailers wait for table entries, too", &want);
     talk.sends(ENCODER, insertions(&[("x-a", "1")]));
     let want = ["0 unblocked", "0 POST https:/// x-a=1", "0 data hello END"];
-    talk.expect("in order", &want);
+    talk.expect("head, content and trailers are reported in order", &want);
     talk.sends(ENCODER, instruction::insert(b"x-b", b"2"));
-    talk.expect("in order", &["4 unblocked", "4 trailers x-b=2"]);
+    talk.expect(
+        "head, content and trailers are reported in order",
+        &["4 unblocked", "4 trailers x-b=2"],
+    );
 }
 
 #[test]
@@ -114,7 +126,7 @@ fn a_section_that_waits_is_dropped_with_its_stream() {
         assert_eq!(
             talk.pending(LocalStream::QpackDecoder),
             [0x40],
-            "{why}: cancelled"
+            "{why}: the server sends a Stream Cancellation"
         );
         talk.sends(ENCODER, insertions(&[("x-a", "1")]));
         // The stream is reported, so that the driver drops the bytes that the client has sent after the section.
@@ -133,26 +145,35 @@ fn as_many_streams_wait_as_may_be_open_and_none_without_a_table() {
     for id in [0, 4, 8] {
         talk.ends(id, refers_to(0));
     }
-    talk.expect("three", &["blocked"; 3]);
+    talk.expect("as many streams as may be open", &["blocked"; 3]);
     talk.ends(12, refers_to(0));
     let want = [
         "rejected H3_REQUEST_REJECTED",
         "STOP_SENDING 12 H3_REQUEST_REJECTED",
         "RESET_STREAM 12 H3_REQUEST_REJECTED",
     ];
-    talk.expect("the transport would not have let it through", &want);
+    talk.expect(
+        "one stream more than may be open, which a transport would refuse",
+        &want,
+    );
     let mut talk = Conversation::with(Settings {
         qpack_decoder_capacity: 0,
         ..Settings::default()
     });
     talk.ends(0, refers_to(0));
-    talk.expect("no table", &["close QPACK_DECOMPRESSION_FAILED"]);
+    talk.expect(
+        "a field section that refers to a table of no capacity",
+        &["close QPACK_DECOMPRESSION_FAILED"],
+    );
     let mut talk = Conversation::with(Settings {
         qpack_decoder_capacity: 0,
         ..Settings::default()
     });
     talk.sends(ENCODER, insertions(&[]));
-    talk.expect("no capacity", &["close QPACK_ENCODER_STREAM_ERROR"]);
+    talk.expect(
+        "an insertion into a table of no capacity",
+        &["close QPACK_ENCODER_STREAM_ERROR"],
+    );
 }
 
 #[test]
@@ -166,7 +187,7 @@ fn streams_that_end_early_are_cancelled() {
     assert_eq!(
         talk.pending(LocalStream::QpackDecoder),
         b"",
-        "all of it was read"
+        "no acknowledgement waits to be sent"
     );
     let mut talk = Conversation::with(Settings {
         qpack_decoder_capacity: 0,
@@ -176,7 +197,7 @@ fn streams_that_end_early_are_cancelled() {
     assert_eq!(
         talk.pending(LocalStream::QpackDecoder),
         b"",
-        "there is no table"
+        "a decoder without a table acknowledges nothing"
     );
 }
 
@@ -231,7 +252,10 @@ fn requests_that_are_alike_are_acknowledged_each() {
     for round in 0..6_u8 {
         let id = 4 * u64::from(round);
         talk.ends(id, refers_to(0));
-        talk.expect("the same", &[&format!("{id} GET https:/// x-a=1 END")]);
+        talk.expect(
+            "the same section on another stream",
+            &[&format!("{id} GET https:/// x-a=1 END")],
+        );
         assert_eq!(
             talk.pending(LocalStream::QpackDecoder),
             [0x80 | (4 * round)]
@@ -244,5 +268,8 @@ fn requests_that_are_alike_are_acknowledged_each() {
     bytes.extend(instruction::insert(b"x-b", b"2"));
     talk.sends(ENCODER, bytes);
     talk.ends(100, refers_to(0));
-    talk.expect("the entry is gone", &["close QPACK_DECOMPRESSION_FAILED"]);
+    talk.expect(
+        "the section refers to an evicted entry",
+        &["close QPACK_DECOMPRESSION_FAILED"],
+    );
 }

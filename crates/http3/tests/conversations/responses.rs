@@ -18,7 +18,11 @@ fn heads_have_their_fields_in_the_order_of_h2o() {
     ];
     let said = talk.responds(0, 200, &given, Some(5), false);
     let want = "HEADERS :status=200 server=h2o content-length=5 content-type=text/plain x-a=b";
-    assert_eq!(said, [want], "without those of HTTP/1");
+    assert_eq!(
+        said,
+        [want],
+        "connection-specific fields of HTTP/1 are left out"
+    );
     for (id, status) in [(4, 418), (8, 103), (12, 999), (16, 304), (20, 503)] {
         talk.gets(id);
         let said = talk.responds(id, status, &[], None, true);
@@ -62,7 +66,7 @@ fn large_frames_have_long_lengths() {
         let header = out.len() - 1;
         assert!(
             Frame::parse(&out[..header]).is_none(),
-            "{len} bytes are to come"
+            "the header of a DATA frame comes before its {len} bytes"
         );
     }
     let long = "v".repeat(20_000);
@@ -90,7 +94,7 @@ fn interim_responses_come_before_the_final_one() {
     talk.gets(0);
     let (key, mut out) = (talk.key(0), Vec::new());
     let links = fields(&[("link", "</a.css>; rel=preload")]);
-    let hints = StatusCode::new(103).expect("a status");
+    let hints = StatusCode::new(103).expect("the number is a valid status code");
     assert!(talk.connection.inform(key, hints, &links, &mut out) > 0);
     assert_eq!(
         talk.read(0, &out),
@@ -99,7 +103,7 @@ fn interim_responses_come_before_the_final_one() {
     talk.responds(0, 200, &[], None, false);
     out.clear();
     assert_eq!(talk.connection.inform(key, hints, &links, &mut out), 0);
-    assert_eq!(out, b"", "no more behind it");
+    assert_eq!(out, b"", "no interim response is sent after the final head");
 }
 
 #[test]
@@ -111,7 +115,7 @@ fn a_response_before_the_request_is_complete_stops_the_rest() {
     let want = ["0 POST https://a.example/", "STOP_SENDING 0 H3_NO_ERROR"];
     talk.expect("RFC 9114 §4.1", &want);
     talk.sends(0, data(b"more"));
-    talk.expect("what still comes is dropped", &[]);
+    talk.expect("further bytes of the request are dropped", &[]);
 }
 
 /// A connection whose client allows a QPACK table.
@@ -148,7 +152,7 @@ fn heads_that_come_again_shrink_and_are_the_same() {
         let (key, mut out) = (talk.key(id), Vec::new());
         let len = talk.connection.respond(key, &head, true, &mut out);
         sizes.push(len);
-        assert_eq!(talk.read(id, &out), [want], "round {round}");
+        assert_eq!(talk.read(id, &out), [want], "response {round}");
         // The client acknowledges the insertions that it has received.
         let new = talk.decoder.inserted() - inserted;
         inserted += new;
@@ -156,13 +160,13 @@ fn heads_that_come_again_shrink_and_are_the_same() {
             talk.sends(DECODER, instruction::increment(new));
         }
         if len < sizes[0] {
-            let stream = usize::try_from(id).expect("a small number");
+            let stream = usize::try_from(id).expect("the stream id fits into a usize");
             talk.sends(DECODER, instruction::acknowledge(stream));
             talk.decoder.acknowledged(id);
         }
         talk.release(id);
     }
-    assert_eq!(inserted, 3, "the length is not worth a place");
+    assert_eq!(inserted, 3, "content-length is not inserted into the table");
     assert!(sizes[19] < 12 && sizes[0] > 40, "{sizes:?}");
     assert_eq!(
         sizes[3..].iter().max(),

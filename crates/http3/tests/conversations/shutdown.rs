@@ -36,7 +36,11 @@ fn two_goaways_and_then_the_end() {
     // Requests that the client sent before it could know of GOAWAY are served.
     talk.gets(4);
     assert!(!talk.passes(Duration::from_millis(1)));
-    assert_eq!(goaways(&mut talk), [8], "the first that is not looked at");
+    assert_eq!(
+        goaways(&mut talk),
+        [8],
+        "GOAWAY has the id of the first request that is refused"
+    );
     assert_eq!(talk.connection.next_timeout(), None);
     talk.ends(8, headers(GET));
     let want = [
@@ -44,7 +48,7 @@ fn two_goaways_and_then_the_end() {
         "STOP_SENDING 8 H3_REQUEST_REJECTED",
         "RESET_STREAM 8 H3_REQUEST_REJECTED",
     ];
-    talk.expect("what comes later does not", &want);
+    talk.expect("requests from the id of GOAWAY on are rejected", &want);
     for id in [0, 4] {
         assert!(!talk.connection.is_over());
         assert_eq!(talk.responds(id, 204, &[], None, true).len(), 1);
@@ -65,13 +69,19 @@ fn streams_that_do_not_end_are_waited_for_as_long_as_the_site_says() {
     let until = talk.now + Duration::from_secs(5);
     assert_eq!(talk.connection.next_timeout(), Some(until));
     assert!(!talk.passes(Duration::from_secs(4)));
-    assert!(talk.passes(Duration::from_secs(1)), "it is to be closed");
+    assert!(
+        talk.passes(Duration::from_secs(1)),
+        "the connection is to be closed after graceful-shutdown-timeout"
+    );
 }
 
 #[test]
 fn a_connection_without_requests_ends_after_the_grace() {
     let mut talk = Conversation::new();
-    assert!(!talk.passes(Duration::from_secs(100)), "nothing is due");
+    assert!(
+        !talk.passes(Duration::from_secs(100)),
+        "no timeout is due before the shutdown"
+    );
     talk.connection.shut_down(talk.now);
     assert!(!talk.connection.is_over());
     assert!(!talk.passes(SHUTDOWN_GRACE));

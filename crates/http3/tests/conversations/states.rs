@@ -145,7 +145,7 @@ fn calls_for_streams_that_may_not_send_do_nothing() {
     assert!(!talk.responds(0, 200, &[], None, true).is_empty());
     assert!(
         talk.responds(0, 200, &[], None, false).is_empty(),
-        "a second head"
+        "a second final head is not sent"
     );
     let key = talk.key(0);
     let mut out = Vec::new();
@@ -175,6 +175,9 @@ fn streams_given_up_before_their_request_leave_nothing() {
         })
         .collect();
     let want: Vec<&str> = want.iter().map(String::as_str).collect();
-    talk.expect("no event", &want);
+    talk.expect(
+        "streams given up before their request cause no other events",
+        &want,
+    );
     assert!(!talk.connection.has_streams());
 }

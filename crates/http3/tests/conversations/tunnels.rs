@@ -32,17 +32,27 @@ fn extended_connect_is_an_upgrade() {
         ["HEADERS :status=200 server=h2o"]
     );
     talk.sends(0, data(b"up"));
-    talk.expect("bytes up", &["0 data up"]);
+    talk.expect("bytes from the client", &["0 data up"]);
     let (key, mut out) = (talk.key(0), Vec::new());
     talk.connection.send_data(key, b"down", false, &mut out);
     assert_eq!(talk.read(0, &out), ["DATA down"]);
     talk.ends(0, b"");
-    talk.expect("the client has said all", &["0 data  END"]);
+    talk.expect(
+        "the client has ended its direction of the tunnel",
+        &["0 data  END"],
+    );
     out.clear();
     talk.connection.send_data(key, b"more", true, &mut out);
-    assert_eq!(talk.read(0, &out), ["DATA more"], "and we have not");
+    assert_eq!(
+        talk.read(0, &out),
+        ["DATA more"],
+        "the server can still send"
+    );
     talk.release(0);
-    talk.expect("nothing is left to say", &[]);
+    talk.expect(
+        "a tunnel that has ended in both directions causes no frames",
+        &[],
+    );
 }
 
 #[test]
@@ -89,12 +99,16 @@ fn datagrams_are_of_tunnels() {
     talk.gets(0);
     talk.sends(4, headers(UDP));
     talk.expect(
-        "the draft's method",
+        "the method of the early draft",
         &["4 CONNECT-UDP masque://a.example:53/"],
     );
     let key = talk.key(4);
     let got = talk.connection.on_datagram(&datagram(4, b"abc"));
-    assert_eq!(got, Ok(Some((key, 1))), "where the payload begins");
+    assert_eq!(
+        got,
+        Ok(Some((key, 1))),
+        "the position at which the payload begins"
+    );
     assert_eq!(
         talk.connection.on_datagram(&datagram(4, b"")),
         Ok(Some((key, 1)))
@@ -158,7 +172,10 @@ fn datagrams_of_no_tunnel_cost_a_little() {
 fn datagrams_without_a_stream_end_the_connection() {
     for wrong in [&b""[..], b"\x40", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
         let mut talk = Conversation::new();
-        let error = talk.connection.on_datagram(wrong).expect_err("it is wrong");
+        let error = talk
+            .connection
+            .on_datagram(wrong)
+            .expect_err("the datagram is malformed");
         assert_eq!(error.answer().0.0, 0x33, "H3_DATAGRAM_ERROR");
         assert!(talk.connection.is_over());
     }

@@ -43,7 +43,7 @@ pub(crate) fn request_with(
     headers: Headers,
 ) -> RequestHead {
     let mut head = RequestHead::default();
-    head.method = Method::from_token(method.as_bytes()).expect("a method");
+    head.method = Method::from_token(method.as_bytes()).expect("the method is a token");
     head.scheme = h2o_http::Scheme::Https;
     head.headers = headers;
     let target = head.headers.store(target.as_bytes());
@@ -101,14 +101,16 @@ impl Conversation {
     /// Sends `GET /`. Returns the stream.
     pub(crate) fn gets(&mut self) -> u64 {
         let asked = self.asks(&request("GET", "/", "a.example"), true);
-        asked.expect("room for a request").0
+        asked.expect("the server allows another request").0
     }
 
     /// Sends the head of `POST /`, whose content follows. Returns the stream.
     pub(crate) fn posts(&mut self) -> u64 {
         let mut head = request("POST", "/", "a.example");
         head.body = BodyLength::Unknown;
-        self.asks(&head, false).expect("room for a request").0
+        self.asks(&head, false)
+            .expect("the server allows another request")
+            .0
     }
 
     /// The frames in `bytes`, which the engine wrote for the stream `id`, in words.
@@ -117,7 +119,10 @@ impl Conversation {
         frames
             .map(|frame| match frame.kind {
                 kind::HEADERS => {
-                    let (fields, _) = self.decoder.decode(id, &frame.payload).expect("a section");
+                    let (fields, _) = self
+                        .decoder
+                        .decode(id, &frame.payload)
+                        .expect("the field section is complete");
                     let mut words = "HEADERS".to_owned();
                     for (name, value) in fields {
                         words += &format!(" {}={}", name.escape_ascii(), value.escape_ascii());
@@ -171,9 +176,15 @@ impl Conversation {
                 return false;
             }
         };
-        assert!(step.taken <= input.len(), "more taken than there is");
+        assert!(
+            step.taken <= input.len(),
+            "the engine took more bytes than it got"
+        );
         let is_over = step.received == ClientReceived::NeedMore;
-        assert!(!is_over || step.taken == input.len(), "all is taken");
+        assert!(
+            !is_over || step.taken == input.len(),
+            "the engine takes all input before it needs more"
+        );
         let goes_on = !is_over && step.received != ClientReceived::Blocked;
         self.report(&step.received, &input[..step.taken]);
         self.input
@@ -205,7 +216,10 @@ impl Conversation {
     }
 
     fn id(&self, key: StreamKey) -> u64 {
-        self.connection.stream_id(key).expect("a stream").get()
+        self.connection
+            .stream_id(key)
+            .expect("the stream is open")
+            .get()
     }
 
     fn report(&mut self, received: &ClientReceived, input: &[u8]) {
@@ -307,7 +321,7 @@ impl Conversation {
     }
 
     pub(crate) fn release(&mut self, id: u64) -> &mut Self {
-        let key = self.keys.remove(&id).expect("a stream");
+        let key = self.keys.remove(&id).expect("the stream is open");
         self.connection.release(key);
         self.after_call();
         self
@@ -342,10 +356,10 @@ pub(crate) fn outcome(
         got.push(format!("costs {}", talk.costs));
         match &first {
             None => first = Some(got),
-            Some(want) => assert_eq!(&got, want, "cut at {cuts:?}"),
+            Some(want) => assert_eq!(&got, want, "input cut at {cuts:?}"),
         }
     }
-    let mut said = first.expect("a way to cut");
+    let mut said = first.expect("the list of cuts is not empty");
     said.pop();
     said
 }

@@ -32,7 +32,9 @@ pub(crate) const DECODER: u64 = 10;
 /// test can stand for any byte.
 pub(crate) fn headers(fields: Fields<'_>) -> Vec<u8> {
     let bytes = |text: &str| -> Vec<u8> {
-        let bytes = text.chars().map(|c| u8::try_from(c).expect("Latin-1"));
+        let bytes = text
+            .chars()
+            .map(|c| u8::try_from(c).expect("the characters of the text are bytes"));
         bytes.collect()
     };
     let fields: Vec<_> = fields

@@ -66,7 +66,9 @@ impl Conversation {
             input: BTreeMap::new(),
             next: [0, 2],
             keys: BTreeMap::new(),
-            decoder: Decoder::new(usize::try_from(capacity).expect("a size")),
+            decoder: Decoder::new(
+                usize::try_from(capacity).expect("the capacity fits into a usize"),
+            ),
             events: Vec::new(),
             costs: 0,
         }
@@ -121,9 +123,15 @@ impl Conversation {
                 return false;
             }
         };
-        assert!(step.taken <= input.len(), "more taken than there is");
+        assert!(
+            step.taken <= input.len(),
+            "the engine took more bytes than it got"
+        );
         let is_over = step.received == Received::NeedMore;
-        assert!(!is_over || step.taken == input.len(), "all is taken");
+        assert!(
+            !is_over || step.taken == input.len(),
+            "the engine takes all input before it needs more"
+        );
         let goes_on = !is_over && step.received != Received::Blocked;
         self.report(&step.received, &input[..step.taken]);
         self.input
@@ -175,7 +183,10 @@ impl Conversation {
     }
 
     fn id(&self, key: StreamKey) -> u64 {
-        self.connection.stream_id(key).expect("a stream").get()
+        self.connection
+            .stream_id(key)
+            .expect("the stream is open")
+            .get()
     }
 
     fn report(&mut self, received: &Received, input: &[u8]) {
@@ -312,7 +323,7 @@ impl Conversation {
     ) -> Vec<String> {
         let headers = fields(given);
         let head = ResponseHead {
-            status: StatusCode::new(status).expect("a status"),
+            status: StatusCode::new(status).expect("the number is a valid status code"),
             reason: None,
             headers: &headers,
             length,
@@ -335,7 +346,10 @@ impl Conversation {
         frames
             .map(|frame| match frame.kind {
                 kind::HEADERS => {
-                    let (fields, _) = self.decoder.decode(id, &frame.payload).expect("a section");
+                    let (fields, _) = self
+                        .decoder
+                        .decode(id, &frame.payload)
+                        .expect("the field section is complete");
                     let mut words = "HEADERS".to_owned();
                     for (name, value) in fields {
                         words += &format!(" {}={}", name.escape_ascii(), value.escape_ascii());
@@ -372,7 +386,7 @@ impl Conversation {
     }
 
     pub(crate) fn release(&mut self, id: u64) -> &mut Self {
-        let key = self.keys.remove(&id).expect("a stream");
+        let key = self.keys.remove(&id).expect("the stream is open");
         self.connection.release(key);
         self.after_call();
         self
@@ -412,10 +426,10 @@ pub(crate) fn outcome(
         got.push(format!("costs {}", talk.costs));
         match &first {
             None => first = Some(got),
-            Some(want) => assert_eq!(&got, want, "cut at {cuts:?}"),
+            Some(want) => assert_eq!(&got, want, "input cut at {cuts:?}"),
         }
     }
-    let mut said = first.expect("a way to cut");
+    let mut said = first.expect("the list of cuts is not empty");
     said.pop();
     said
 }

@@ -91,15 +91,23 @@ mod tests {
         let mut sent = 0;
         while now < start + Duration::from_secs(1) {
             let credit = pacer.credit(now, rate, mtu);
-            assert!(credit > 0, "waking up was worth it");
+            assert!(
+                credit > 0,
+                "the pacer allows a packet whenever its timer fires"
+            );
             // Whole packets are sent, so the last one may exceed the credit.
             let bytes = credit.div_ceil(mtu) * mtu;
             pacer.on_sent(bytes);
             sent += bytes;
-            now = pacer.next(rate, mtu).expect("it has begun");
+            now = pacer
+                .next(rate, mtu)
+                .expect("the pacer has sent a packet, so it knows the next time");
         }
         let expected = rate + BURST_PACKETS * mtu;
-        assert!(sent.abs_diff(expected) <= 10 * mtu, "{sent} bytes");
+        assert!(
+            sent.abs_diff(expected) <= 10 * mtu,
+            "the pacer has allowed {sent} bytes in a second"
+        );
     }
 
     #[test]

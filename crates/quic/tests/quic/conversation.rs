@@ -38,7 +38,10 @@ fn the_handshake_tells_name_and_protocol() {
     let mut pair = Pair::new();
     pair.connect();
     pair.run(|_, _| {});
-    let handshake = pair.server().handshake().expect("it is done");
+    let handshake = pair
+        .server()
+        .handshake()
+        .expect("the handshake is complete");
     assert_eq!(handshake.tls.alpn, Some("h3"));
     assert_eq!(handshake.tls.server_name.as_deref(), Some("localhost"));
     assert_eq!(handshake.version, 1);
@@ -61,12 +64,16 @@ fn a_closed_connection_is_drained_and_its_index_is_free() {
 #[test]
 fn with_retry_a_client_shows_its_address_first() {
     let mut config = crate::kit::endpoint_config();
-    config.server.as_mut().expect("a server").retry = true;
+    config
+        .server
+        .as_mut()
+        .expect("the endpoint has a server configuration")
+        .retry = true;
     let mut pair = Pair::with(config);
     pair.connect();
     pair.run(|_, _| {});
     assert!(pair.seen.contains(&Event::Connected));
-    assert_eq!(pair.answered, 1, "one Retry");
+    assert_eq!(pair.answered, 1, "the server sends one Retry packet");
 }
 
 #[test]
@@ -90,7 +97,10 @@ fn draft_29_is_spoken_too() {
     pair.version = 0xff00_001d;
     pair.connect();
     pair.run(|_, _| {});
-    let handshake = pair.server().handshake().expect("it is done");
+    let handshake = pair
+        .server()
+        .handshake()
+        .expect("the handshake is complete");
     assert_eq!(handshake.version, 0xff00_001d);
 }
 
@@ -146,7 +156,11 @@ fn packets_of_the_handshake_are_handed_over_where_their_connection_may_live() {
             answer.clear();
         }
         let second = pair.next_of_client();
-        assert_eq!(second[0] & 0xb0, 0x80, "an Initial with an acknowledgment");
+        assert_eq!(
+            second[0] & 0xb0,
+            0x80,
+            "the second packet is an Initial packet with an acknowledgement"
+        );
         for (its_node, neighbours, is_handed_over) in cases {
             let mut config = other.clone();
             config.placement.node = its_node;
@@ -188,7 +202,11 @@ fn packets_for_another_worker_are_handed_over() {
 #[test]
 fn clients_have_to_show_their_address_while_many_handshakes_are_under_way() {
     let mut config = crate::kit::endpoint_config();
-    config.server.as_mut().expect("a server").retry_above = 2;
+    config
+        .server
+        .as_mut()
+        .expect("the endpoint has a server configuration")
+        .retry_above = 2;
     let mut endpoint = h2o_quic::Endpoint::new(config);
     let mut outcomes = Vec::new();
     for _ in 0..4 {
@@ -270,7 +288,7 @@ fn memory_that_is_held_is_told() {
     pair.run(|_, _| {});
     assert!(
         pair.server().retained() < idle + 2000,
-        "all of it is acknowledged"
+        "memory for bytes that are acknowledged is freed"
     );
 }
 
@@ -301,7 +319,10 @@ fn a_long_download_beside_an_open_request_is_not_taken_for_memory() {
 #[test]
 fn packets_are_not_marked_without_ecn() {
     let mut config = crate::kit::endpoint_config();
-    let server = config.server.as_mut().expect("a server");
+    let server = config
+        .server
+        .as_mut()
+        .expect("the endpoint has a server configuration");
     server.transport.ecn = h2o_quic::Ratio::NEVER;
     let mut endpoint = h2o_quic::Endpoint::new(config);
     let mut pair = Pair::new();
@@ -310,11 +331,14 @@ fn packets_are_not_marked_without_ecn() {
     let mut buffer = Vec::new();
     let h2o_quic::Received::Accepted(index) = endpoint.receive(pair.now, datagram, &mut buffer)
     else {
-        panic!("it is accepted");
+        panic!("the endpoint accepts the Initial packet");
     };
     buffer.clear();
     let transmit = endpoint.transmit(index, pair.now, 1, &mut buffer);
-    assert_eq!(transmit.expect("it answers").ecn, None);
+    assert_eq!(
+        transmit.expect("the server answers the Initial packet").ecn,
+        None
+    );
 }
 
 /// Returns a connection on which the server has more to send than the congestion window allows.
@@ -332,7 +356,10 @@ fn with_a_large_answer() -> Pair {
 #[test]
 fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
     let mut pair = with_a_large_answer();
-    let (now, index) = (pair.now, pair.index.expect("it was accepted"));
+    let (now, index) = (
+        pair.now,
+        pair.index.expect("the server has accepted the connection"),
+    );
     let mut buffer = Vec::new();
     let mut sent = 0;
     while let Some(transmit) = pair.endpoint.transmit(index, now, 10, &mut buffer) {
@@ -342,7 +369,10 @@ fn a_full_window_does_not_keep_the_end_of_a_connection_back() {
     assert!(sent > 0 && sent < 1_000_000, "{sent}");
     pair.server().close(now, 0x100, b"");
     let last = pair.endpoint.transmit(index, now, 10, &mut buffer);
-    assert!(last.is_some(), "CONNECTION_CLOSE waits for the window");
+    assert!(
+        last.is_some(),
+        "CONNECTION_CLOSE is sent although the congestion window is full"
+    );
 }
 
 #[test]
@@ -374,7 +404,7 @@ fn keys_are_updated_as_often_as_the_client_likes() {
 #[test]
 fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
     let mut pair = with_a_large_answer();
-    let index = pair.index.expect("it was accepted");
+    let index = pair.index.expect("the server has accepted the connection");
     let mut buffer = Vec::new();
     let mut sent_after = |pair: &mut Pair| {
         let mut sent = 0;
@@ -395,7 +425,10 @@ fn what_waits_for_a_full_window_goes_when_its_stall_ends() {
         };
     }
     pair.now += std::time::Duration::from_secs(4);
-    assert!(sent_after(&mut pair) > 0, "a stall has ended");
+    assert!(
+        sent_after(&mut pair) > 0,
+        "the server sends again after a stall"
+    );
 }
 
 #[test]

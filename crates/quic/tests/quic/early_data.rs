@@ -10,26 +10,37 @@ use crate::kit::{Pair, endpoint_config, to_server};
 
 /// A server with the TLS of a listener, and `quinn-proto`'s client.
 fn pair() -> Pair {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let files = tempfile::tempdir().expect("a directory");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
+        .expect("a certificate can be made");
+    let files = tempfile::tempdir().expect("a temporary directory can be made");
     let path = |name: &str| files.path().join(name).display().to_string();
-    std::fs::write(path("crt"), made.cert.pem()).expect("it can be written");
-    std::fs::write(path("key"), made.signing_key.serialize_pem()).expect("it can be written");
+    std::fs::write(path("crt"), made.cert.pem())
+        .expect("the test can write into its temporary directory");
+    std::fs::write(path("key"), made.signing_key.serialize_pem())
+        .expect("the test can write into its temporary directory");
     let mapping = format!(
         "certificate-file: {}\nkey-file: {}\n",
         path("crt"),
         path("key")
     );
     let node = h2o_config::load("f", &h2o_config::Memory::new().file("f", mapping.as_str()));
-    let settings = h2o_tls::parse(&node.expect("a mapping"), None, &mut Vec::new());
+    let settings = h2o_tls::parse(
+        &node.expect("the mapping is valid YAML"),
+        None,
+        &mut Vec::new(),
+    );
     let acceptor = TlsAcceptor::for_quic(
-        &[Arc::new(settings.expect("settings"))],
+        &[Arc::new(settings.expect("the settings are valid"))],
         Vec::new(),
         Resumption::new(&ResumptionSettings::default()),
         &[b"h3"],
     );
     let mut config = endpoint_config();
-    config.server.as_mut().expect("a server").tls = Arc::new(acceptor.expect("an acceptor"));
+    config
+        .server
+        .as_mut()
+        .expect("the endpoint has a server configuration")
+        .tls = Arc::new(acceptor.expect("the acceptor accepts the certificate"));
     Pair::with(config)
 }
 
@@ -38,7 +49,10 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
     let mut pair = pair();
     pair.connect();
     pair.run(|_, _| {});
-    let handshake = pair.server().handshake().expect("it is done");
+    let handshake = pair
+        .server()
+        .handshake()
+        .expect("the handshake is complete");
     assert!(!handshake.tls.resumed);
     assert_eq!(handshake.tls.protocol, "TLSv1.3");
     pair.seen.clear();
@@ -48,13 +62,16 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
         .client()
         .streams()
         .open(Dir::Bi)
-        .expect("limits are known");
+        .expect("the session has the server's stream limits");
     pair.client_write(id, b"early", true);
     let first = pair.on_the_way();
     let mut early = Vec::new();
     pair.run(|pair, event| {
         if let Event::StreamOpened(stream) = event {
-            assert!(pair.server().is_handshaking(), "it may be a replay");
+            assert!(
+                pair.server().is_handshaking(),
+                "the handshake is complete before early data is read"
+            );
             while let Read::Data(data) | Read::Last(data) = pair.server().read(stream, usize::MAX) {
                 early.extend_from_slice(&data);
             }
@@ -62,7 +79,13 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
     });
     assert_eq!(early, b"early");
     assert!(pair.client().accepted_0rtt());
-    assert!(pair.server().handshake().expect("it is done").tls.resumed);
+    assert!(
+        pair.server()
+            .handshake()
+            .expect("the handshake is complete")
+            .tls
+            .resumed
+    );
     let place = |wanted: fn(&Event) -> bool| pair.seen.iter().position(wanted);
     let opened = place(|event| matches!(event, Event::StreamOpened(_)));
     assert!(
@@ -86,7 +109,7 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
         while let Some(event) = pair.endpoint.poll_event(index) {
             assert!(
                 !matches!(event, Event::StreamOpened(_)),
-                "a replay was read"
+                "the server has read replayed early data"
             );
         }
     }
@@ -125,7 +148,7 @@ fn early_data_that_is_replayed_to_another_process_is_not_read() {
         .client()
         .streams()
         .open(Dir::Bi)
-        .expect("limits are known");
+        .expect("the session has the server's stream limits");
     pair.client_write(id, b"early", true);
     // The server is replaced by one that does not know the session.
     pair.endpoint = h2o_quic::Endpoint::new(endpoint_config());

@@ -69,7 +69,7 @@ fn the_last_stream_announced_can_be_the_first_to_be_used() {
         while let Some(id) = pair.client().streams().open(dir) {
             last = Some(id);
         }
-        let last = last.expect("some are allowed");
+        let last = last.expect("the server allows at least one stream");
         pair.client_write(last, b"question", true);
         let mut opened = Vec::new();
         pair.run(|_, event| {
@@ -93,7 +93,10 @@ fn a_client_may_always_open_nearly_as_many_as_were_announced() {
         }
         let more = open_all(&mut pair, Dir::Bi);
         // quinn-proto raises the limit by a MAX_STREAMS frame only when an eighth of the streams is used up.
-        assert!(more >= BIDI - BIDI / 8, "{more} after {requests}");
+        assert!(
+            more >= BIDI - BIDI / 8,
+            "{more} more streams are allowed after {requests} requests"
+        );
         assert_eq!(answer(&mut pair), more);
     }
 }

@@ -137,7 +137,10 @@ fn connections_survive_new_ports_and_addresses() {
         // If the download was complete before the server received a datagram from the new address, it receives one now.
         simulation.fetch(1000);
         let index = simulation.connections[0];
-        let connection = simulation.server.connection(index).expect("it is there");
+        let connection = simulation
+            .server
+            .connection(index)
+            .expect("the connection is open");
         assert_eq!(connection.remote_address(), last);
     }
 }
@@ -347,7 +350,10 @@ fn a_client_that_has_not_shown_its_address_gets_no_more_than_three_times_what_it
         simulation.set_path(path);
         simulation.run_until(|it| it.connections.is_empty());
         let (sent, received) = simulation.bytes[&simulation.address.ip()];
-        assert!(sent > 0 && sent <= 3 * received, "{sent} for {received}");
+        assert!(
+            sent > 0 && sent <= 3 * received,
+            "{sent} bytes were sent for {received} received bytes"
+        );
     }
 }
 
@@ -369,7 +375,10 @@ fn an_address_that_confirms_nothing_gets_no_more_than_three_times_what_it_sends(
         simulation.set_path(path);
         simulation.run_until(|it| it.connections.is_empty());
         let (sent, received) = simulation.bytes[&address];
-        assert!(sent > 0 && sent <= 3 * received, "{sent} for {received}");
+        assert!(
+            sent > 0 && sent <= 3 * received,
+            "{sent} bytes were sent for {received} received bytes"
+        );
     }
 }
 

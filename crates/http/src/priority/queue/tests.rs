@@ -103,7 +103,7 @@ fn a_removed_stream_knows_whether_it_has_sent() {
     for incremental in [false, true] {
         let mut queue = queue(&[stream(0, 3, incremental), stream(4, 3, incremental)]);
         assert_eq!(queue.next(), Some(0));
-        let sent = queue.remove(0).expect("it is queued");
+        let sent = queue.remove(0).expect("the stream is queued");
         assert_eq!(sent.id, 0);
         assert!(sent.has_sent);
         assert_eq!(sent.takes_turns(), incremental);
@@ -130,7 +130,7 @@ fn every_state_meets_every_call() {
     for state in [Unknown, Free, InOrder, InTurns, Elevated] {
         let make = || {
             let mut queue = queue(&[stream(0, 3, true)]);
-            assert_eq!(queue.next(), Some(0), "the other stream takes turns");
+            assert_eq!(queue.next(), Some(0), "the incremental stream has turns");
             let it = QueuedStream {
                 is_elevated: state == Elevated,
                 has_sent: state == InTurns,
@@ -160,13 +160,25 @@ fn every_state_meets_every_call() {
         let removed = queue.remove(SLOT).map(|stream| stream.id);
         assert_eq!(removed, is_queued.then_some(4), "{state:?}");
         assert!(!queue.contains(SLOT), "{state:?}");
-        assert_eq!(turns(&mut queue, 2), [0, 0], "{state:?}: the other goes on");
-        assert_eq!(queue.remove(SLOT), None, "{state:?}: only once");
+        assert_eq!(
+            turns(&mut queue, 2),
+            [0, 0],
+            "{state:?}: the other stream keeps its turns"
+        );
+        assert_eq!(
+            queue.remove(SLOT),
+            None,
+            "{state:?}: the stream is queued only once"
+        );
 
         let mut queue = make();
         queue.shrink();
         assert_eq!(queue.contains(SLOT), is_queued, "{state:?}");
-        assert_eq!(turns(&mut queue, 3), want, "{state:?}: as before");
+        assert_eq!(
+            turns(&mut queue, 3),
+            want,
+            "{state:?}: the turns are as before"
+        );
     }
 }
 

@@ -24,7 +24,8 @@ impl Random {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        u32::try_from(((self.0 >> 32) * u64::from(limit)) >> 32).expect("below the limit")
+        u32::try_from(((self.0 >> 32) * u64::from(limit)) >> 32)
+            .expect("the random number is below a limit of type u32")
     }
 }
 
@@ -86,7 +87,7 @@ impl Bench {
         let key = self
             .scheduler
             .open(stream, stream, priority)
-            .expect("no self-dependency");
+            .expect("no stream depends on itself");
         self.keys.insert(stream, key);
         self.newest = stream;
         self.check();
@@ -128,7 +129,7 @@ impl Bench {
     }
 
     fn close(&mut self, stream: u32) -> &mut Self {
-        let key = self.keys.remove(&stream).expect("open");
+        let key = self.keys.remove(&stream).expect("the stream is open");
         self.scheduler.close(key);
         self.check();
         self
@@ -155,7 +156,9 @@ impl Bench {
     fn counts(&mut self, turns: usize) -> BTreeMap<u32, u32> {
         let mut counts = BTreeMap::new();
         for _ in 0..turns {
-            *counts.entry(self.next().expect("ready")).or_insert(0) += 1;
+            *counts
+                .entry(self.next().expect("a stream is ready to send"))
+                .or_insert(0) += 1;
         }
         counts
     }

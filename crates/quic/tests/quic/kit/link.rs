@@ -146,7 +146,8 @@ impl Simulation {
         });
         seeds[31] = 1;
         let tls = quinn_proto::crypto::rustls::QuicClientConfig::try_from(client_tls());
-        let client_config = quinn_proto::ClientConfig::new(Arc::new(tls.expect("a configuration")));
+        let client_config =
+            quinn_proto::ClientConfig::new(Arc::new(tls.expect("the configuration is valid")));
         let client = if is_ours {
             let mut endpoint = Endpoint::new(EndpointConfig {
                 keys: Vec::new(),
@@ -159,11 +160,11 @@ impl Simulation {
             });
             let tls = ClientTls {
                 config: Arc::new(client_tls()),
-                server_name: "localhost".try_into().expect("a name"),
+                server_name: "localhost".try_into().expect("the host name is valid"),
             };
             let index = endpoint
                 .connect(now, SERVER, tls, &transport)
-                .expect("it can begin");
+                .expect("the configuration of the client is valid");
             Client::Ours {
                 endpoint: Box::new(endpoint),
                 index,
@@ -175,7 +176,7 @@ impl Simulation {
                 quinn_proto::Endpoint::new(Arc::new(config), None, true, Some(seeds));
             let (handle, connection) = endpoint
                 .connect(now, client_config.clone(), SERVER, "localhost")
-                .expect("it can begin");
+                .expect("the configuration of the client is valid");
             Client::Library {
                 endpoint: Box::new(endpoint),
                 handle,
@@ -331,14 +332,19 @@ impl Simulation {
         let request = (bytes as u64).to_be_bytes();
         match &mut self.client {
             Client::Library { connection, .. } => {
-                let id = connection.streams().open(Dir::Bi).expect("there is room");
+                let id = connection
+                    .streams()
+                    .open(Dir::Bi)
+                    .expect("the server allows another stream");
                 let mut stream = connection.send_stream(id);
                 assert_eq!(stream.write(&request), Ok(8));
-                stream.finish().expect("it is open");
+                stream.finish().expect("the stream is open");
             }
             Client::Ours { endpoint, index } => {
-                let connection = endpoint.connection(*index).expect("it is there");
-                let id = connection.open_bidirectional().expect("there is room");
+                let connection = endpoint.connection(*index).expect("the connection is open");
+                let id = connection
+                    .open_bidirectional()
+                    .expect("the server allows another stream");
                 let mut data = Bytes::copy_from_slice(&request);
                 assert_eq!(connection.write(id, &mut data), Write::Taken(8));
                 assert!(connection.finish(id));
@@ -360,13 +366,17 @@ impl Simulation {
             self.server_events.push(event.clone());
             match event {
                 Event::StreamOpened(stream) | Event::Readable(stream) => {
-                    let connection = self.server.connection(index).expect("it is there");
+                    let connection = self
+                        .server
+                        .connection(index)
+                        .expect("the connection is open");
                     while let Read::Data(data) | Read::Last(data) =
                         connection.read(stream, usize::MAX)
                     {
                         if let Ok(number) = data[..].try_into() {
                             let bytes = u64::from_be_bytes(number);
-                            let bytes = usize::try_from(bytes).expect("64 bits");
+                            let bytes =
+                                usize::try_from(bytes).expect("the number fits into 64 bits");
                             self.answers.insert((index, stream), bytes);
                         }
                     }
@@ -386,7 +396,10 @@ impl Simulation {
             let mut streams: Vec<_> = self.answers.keys().copied().collect();
             streams.sort_unstable();
             for (_, stream) in streams.into_iter().filter(|(owner, _)| *owner == index) {
-                let left = self.answers.get_mut(&(index, stream)).expect("it is there");
+                let left = self
+                    .answers
+                    .get_mut(&(index, stream))
+                    .expect("the server has an answer for the stream");
                 while *left > 0 {
                     let mut data = Bytes::from(vec![0x55; (*left).min(16_384)]);
                     match connection.write(stream, &mut data) {
@@ -466,7 +479,7 @@ impl Simulation {
                     let Event::Readable(stream) = event else {
                         continue;
                     };
-                    let connection = endpoint.connection(*index).expect("it is there");
+                    let connection = endpoint.connection(*index).expect("the connection is open");
                     loop {
                         match connection.read(stream, usize::MAX) {
                             Read::Data(data) => self.received += data.len(),
@@ -550,14 +563,14 @@ impl Simulation {
         let limit = self.now + Duration::from_secs(300);
         let mut steps = 0_u64;
         while !is_done(self) {
-            assert!(self.step(), "everybody waits for nothing");
+            assert!(self.step(), "client and server wait for each other");
             assert!(
                 self.now < limit,
-                "nothing comes of it: {} bytes",
+                "the transfer takes too long: {} bytes",
                 self.received
             );
             steps += 1;
-            assert!(steps < 10_000_000, "time stands still");
+            assert!(steps < 10_000_000, "the simulation takes too many steps");
         }
     }
 
@@ -570,7 +583,7 @@ impl Simulation {
     /// The client closes its connection and opens another one, with the address token and the TLS session that it has received.
     pub(crate) fn connect_again(&mut self) {
         let Client::Library { connection, .. } = &mut self.client else {
-            panic!("only the library's client can");
+            panic!("only the client of the library can connect again");
         };
         connection.close(self.now, 0_u32.into(), Bytes::new());
         self.run_until(|it| it.connections.is_empty());
@@ -586,7 +599,7 @@ impl Simulation {
         };
         let (new_handle, new) = endpoint
             .connect(self.now, self.config.clone(), SERVER, "localhost")
-            .expect("it can begin");
+            .expect("the configuration of the client is valid");
         (*handle, **connection) = (new_handle, new);
         self.connect();
     }

@@ -22,16 +22,17 @@ pub(crate) const SERVER: SocketAddr =
 
 /// A server configuration with a self-signed certificate.
 pub(crate) fn server_tls() -> Arc<rustls::ServerConfig> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("as usual");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
+        .expect("a self-signed certificate can be made");
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())
-        .expect("as usual");
+        .expect("the key of the certificate is valid");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("as usual")
+        .expect("the provider has TLS 1.3")
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("as usual");
+        .expect("the key belongs to the certificate");
     config.alpn_protocols = vec![b"h3".to_vec()];
     config.max_early_data_size = u32::MAX;
     Arc::new(config)
@@ -42,7 +43,7 @@ pub(crate) fn client_tls() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("as usual")
+        .expect("the provider has TLS 1.3")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
         .with_no_client_auth();
@@ -112,7 +113,7 @@ impl Pair {
             seen: Vec::new(),
             client: quinn_proto::Endpoint::new(Arc::new(client), None, true, Some([2; 32])),
             connection: None,
-            client_tls: Arc::new(client_tls().try_into().expect("a configuration")),
+            client_tls: Arc::new(client_tls().try_into().expect("the configuration is valid")),
             version: 1,
             answered: 0,
             client_lost: String::new(),
@@ -127,17 +128,23 @@ impl Pair {
         self.connection = Some(
             self.client
                 .connect(self.now, config, SERVER, "localhost")
-                .expect("as usual"),
+                .expect("the configuration of the client is valid"),
         );
     }
 
     pub(crate) fn server(&mut self) -> &mut Connection {
         let index = self.index.expect("a connection was accepted");
-        self.endpoint.connection(index).expect("it is there")
+        self.endpoint
+            .connection(index)
+            .expect("the connection is open")
     }
 
     pub(crate) fn client(&mut self) -> &mut quinn_proto::Connection {
-        &mut self.connection.as_mut().expect("it was begun").1
+        &mut self
+            .connection
+            .as_mut()
+            .expect("the test has begun a connection")
+            .1
     }
 
     pub(crate) fn client_open(&mut self) -> quinn_proto::StreamId {
@@ -146,21 +153,21 @@ impl Pair {
         self.client()
             .streams()
             .open(Dir::Bi)
-            .expect("there is room")
+            .expect("the server allows another stream")
     }
 
     pub(crate) fn client_write(&mut self, id: quinn_proto::StreamId, data: &[u8], end: bool) {
         let mut stream = self.client().send_stream(id);
         assert_eq!(stream.write(data), Ok(data.len()));
         if end {
-            stream.finish().expect("as usual");
+            stream.finish().expect("the stream is open");
         }
     }
 
     /// Reads the bytes of a stream that the client has received. Returns them, and whether the stream has ended.
     pub(crate) fn client_read(&mut self, id: quinn_proto::StreamId) -> (Vec<u8>, bool) {
         let mut stream = self.client().recv_stream(id);
-        let mut chunks = stream.read(true).expect("as usual");
+        let mut chunks = stream.read(true).expect("the stream is open");
         let mut data = Vec::new();
         let is_ended = loop {
             match chunks.next(usize::MAX) {
@@ -237,7 +244,9 @@ impl Pair {
     /// Takes the next datagram that the client sends.
     pub(crate) fn next_of_client(&mut self) -> Vec<u8> {
         self.client_step();
-        self.to_server.pop_front().expect("it has something to say")
+        self.to_server
+            .pop_front()
+            .expect("the client has a datagram to send")
     }
 
     fn client_step(&mut self) {
