@@ -72,7 +72,10 @@ impl<'a> Attributes<'a> {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         let entry = self.values.iter().find(|(known, _)| *known == name);
-        debug_assert!(entry.is_some(), "`{name}` is not in the specification");
+        debug_assert!(
+            entry.is_some(),
+            "the list of this directive's attributes does not have `{name}`"
+        );
         entry.and_then(|(_, value)| *value)
     }
 

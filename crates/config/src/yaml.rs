@@ -3,7 +3,10 @@
 //! A parser of events leaves anchors, aliases and duplicate keys to its caller. The dialect of configurations needs that:
 //! aliases are allowed before their anchors.
 
-#![expect(unsafe_code, reason = "the interface of libyaml-rs is C's")]
+#![expect(
+    unsafe_code,
+    reason = "libyaml-rs has the unsafe interface of a C library"
+)]
 
 use std::ffi::CStr;
 use std::marker::PhantomData;

@@ -75,7 +75,7 @@ fn registry() -> Registry<Log> {
 }
 
 fn run(text: &str) -> String {
-    let top = support::load_files(&[("f", text)]).expect("it is YAML");
+    let top = support::load_files(&[("f", text)]).expect("the text is valid YAML");
     let mut log = Log::default();
     let outcome = registry().run(Level::Global, &top, &mut log);
     outcome.map_or_else(|error| error.to_string(), |()| log.lines.join("; "))

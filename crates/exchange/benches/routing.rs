@@ -94,7 +94,7 @@ fn route(site: Site, authority: &'static str, path: &'static str) -> impl FnMut(
         let (site, hosts) = black_box((&site, &hosts));
         let authority = black_box(authority.as_bytes());
         let host = hosts.select(authority, Scheme::Http);
-        let host = host.expect("one of the hosts");
+        let host = host.expect("the site has a host for the authority");
         black_box(site.select_path(host, black_box(path.as_bytes())));
     }
 }

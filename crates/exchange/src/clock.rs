@@ -40,7 +40,7 @@ impl Default for Clock {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the one place that reads the clocks"
+    reason = "only this function reads the system's clocks; other code uses the worker's clock"
 )]
 fn read() -> (Instant, Duration) {
     (

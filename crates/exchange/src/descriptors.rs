@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(
             (clients, descriptors.clients()),
             (30, 30),
-            "10 are kept back"
+            "10 descriptors are not given to clients"
         );
         opened.truncate(20);
         assert!(descriptors.may_accept());
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(
             opened.len(),
             25,
-            "clients have taken what requests have left"
+            "connections of clients use the descriptors that requests have left"
         );
         drop(opened);
         descriptors.end_client();

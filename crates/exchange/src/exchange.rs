@@ -505,7 +505,7 @@ impl EnvCommands {
         }
         self.levels
             .last_mut()
-            .expect("pushed above if there was none")
+            .expect("a level was pushed above if the list had none")
     }
 
     /// Adds a `setenv` command to the innermost configuration level.

@@ -48,7 +48,7 @@ impl FailureCounter {
 /// The current time. Only called for failures, which are rare; any thread may call this.
 #[expect(
     clippy::disallowed_methods,
-    reason = "there is no worker's clock on the threads that ask"
+    reason = "any thread may ask for the time here, and only worker threads have a worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()
@@ -83,7 +83,7 @@ mod tests {
             let reports: usize = std::thread::scope(|scope| {
                 let threads = [(); 4].map(|()| scope.spawn(count));
                 threads
-                    .map(|thread| thread.join().expect("no panic"))
+                    .map(|thread| thread.join().expect("no thread panics"))
                     .iter()
                     .sum()
             });

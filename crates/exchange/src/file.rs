@@ -64,7 +64,7 @@ impl OpenFile {
     /// Those of [`OpenFile::read_cached`].
     #[expect(
         unsafe_code,
-        reason = "no safe wrapper reads into a Vec without waiting"
+        reason = "no safe wrapper of preadv2 reads into a Vec without waiting for the disk"
     )]
     pub fn append_cached(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> io::Result<usize> {
         out.reserve(max);

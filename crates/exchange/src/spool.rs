@@ -272,12 +272,12 @@ mod tests {
 
     async fn next(spool: &mut Spool, max: usize) -> Option<Bytes> {
         let piece = poll_fn(|context| spool.poll_next(context, max)).await;
-        piece.map(|piece| piece.expect("nothing is lost"))
+        piece.map(|piece| piece.expect("the spool has lost no bytes"))
     }
 
     async fn spilled(spool: &mut Spool) {
         let result = poll_fn(|context| spool.poll_spilled(context)).await;
-        result.expect("nothing is lost");
+        result.expect("the spool has lost no bytes");
     }
 
     /// A generator of pseudo-random numbers, which are the same for each seed.
@@ -390,7 +390,11 @@ mod tests {
             assert_eq!(taken, 50 * 70_000);
             assert!(files.written() > 5 * size);
         });
-        assert_eq!(files.used(), 0, "an empty file is not kept");
+        assert_eq!(
+            files.used(),
+            0,
+            "a temporary file that was read to its end is not kept"
+        );
     }
 
     #[test]
@@ -405,16 +409,20 @@ mod tests {
             let taken = next(&mut spool, 30_000).await.map(|piece| piece.len());
             assert_eq!(taken, Some(30_000));
             let file = spool.file.as_ref().and_then(|file| file.file.file());
-            rustix::fs::ftruncate(file.expect("it was written"), 0).expect("it can be cut");
+            rustix::fs::ftruncate(file.expect("the spool has written a file"), 0)
+                .expect("the file can be truncated");
             let mut taken = 30_000;
             let error = loop {
                 match poll_fn(|context| spool.poll_next(context, 30_000)).await {
                     Some(Ok(piece)) => taken += piece.len(),
                     Some(Err(error)) => break error,
-                    None => panic!("an end after {taken} bytes"),
+                    None => panic!("the spool ended without an error after {taken} bytes"),
                 }
             };
-            assert!(taken < 100_000, "what was read before can be handed out");
+            assert!(
+                taken < 100_000,
+                "the spool hands out only bytes that were read before the file was truncated"
+            );
             assert_eq!(error.to_string(), BodyError::file_shrunk().to_string());
         });
         assert_eq!(files.used(), 0);
@@ -446,20 +454,29 @@ mod tests {
             run(async {
                 let lost = poll_fn(|context| spool.poll_spilled(context)).await;
                 assert!(lost.is_err());
-                assert!(!spool.spill(&files, 1 << 20), "nothing is written any more");
+                assert!(
+                    !spool.spill(&files, 1 << 20),
+                    "the spool writes no more once the disk threads have ended"
+                );
                 spool.push(Bytes::from_static(b"later"));
                 let mut taken = Vec::new();
                 let error = loop {
                     match poll_fn(|context| spool.poll_next(context, 30_000)).await {
                         Some(Ok(piece)) => taken.extend_from_slice(&piece),
                         Some(Err(error)) => break error,
-                        None => panic!("an end after {} bytes", taken.len()),
+                        None => panic!(
+                            "the spool ended without an error after {} bytes",
+                            taken.len()
+                        ),
                     }
                 };
                 assert_eq!(taken, vec![b'x'; safe]);
                 assert!(matches!(error, BodyError::Local(_)), "{error}");
                 let again = poll_fn(|context| spool.poll_next(context, 1)).await;
-                assert!(matches!(again, Some(Err(_))), "it does not end well later");
+                assert!(
+                    matches!(again, Some(Err(_))),
+                    "the spool reports the error again at the next poll"
+                );
             });
             assert_eq!(spool.memory(), 0);
         }

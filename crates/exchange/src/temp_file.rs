@@ -70,7 +70,10 @@ impl TempFile {
     /// # Errors
     /// Returns the bytes if a limit does not allow to write them.
     pub fn write(&mut self, bytes: ByteQueue, offset: u64) -> Result<(), ByteQueue> {
-        debug_assert!(self.write.is_none(), "one thing is written at a time");
+        debug_assert!(
+            self.write.is_none(),
+            "a temporary file has one write in progress at a time"
+        );
         if !self.space.grow_to(offset + bytes.len() as u64) {
             return Err(bytes);
         }
@@ -228,7 +231,7 @@ mod tests {
             assert!(read == content);
             assert_eq!(files.used(), content.len() as u64);
         });
-        assert_eq!(files.used(), 0, "the file is gone");
+        assert_eq!(files.used(), 0, "the temporary file is removed");
     }
 
     #[test]
@@ -268,7 +271,7 @@ mod tests {
             assert_eq!(unwritten.bytes.unwrap().take(9), "abc");
             assert!(file.file().is_none());
         });
-        assert!(!files.failures.is_due(), "it was reported");
+        assert!(!files.failures.is_due(), "the failed write was reported");
     }
 
     #[test]

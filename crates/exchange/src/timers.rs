@@ -71,7 +71,10 @@ impl Timers {
     /// Adds a timer of the event loop, which is not set yet. When it fires, [`Timers::poll_due`] returns the number
     /// `event`, which is below 2^31.
     pub fn add(&self, event: u32) -> TimerKey {
-        debug_assert!(event < WAITER, "the upper half is for waiters");
+        debug_assert!(
+            event < WAITER,
+            "the upper half of the event numbers is for waiters"
+        );
         self.wheel.borrow_mut().add(event)
     }
 
@@ -328,7 +331,11 @@ mod tests {
                 }
             });
             let far = worker.timeout(Duration::from_secs(1000), task);
-            let took = far.await.expect("it takes less").unwrap() - start;
+            let took = far
+                .await
+                .expect("the future ends before its timeout")
+                .unwrap()
+                - start;
             assert!((5100..=5110).contains(&took.as_millis()), "{took:?}");
         });
     }
@@ -343,7 +350,7 @@ mod tests {
             assert_eq!(
                 worker.timers.waiters.borrow().len(),
                 0,
-                "they are given back"
+                "the slots of the waiters are free again"
             );
         });
     }

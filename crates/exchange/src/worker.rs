@@ -339,7 +339,10 @@ impl Worker {
             self.clock.begin_turn();
             let polled = work.as_mut().poll(context);
             while self.timers.poll_due(context, &mut events).is_ready() {
-                debug_assert!(false, "an event loop's timer, and no event loop");
+                debug_assert!(
+                    false,
+                    "a timer of an event loop fired on a worker that has no event loop"
+                );
                 events.clear();
             }
             self.clock.end_turn();
@@ -355,7 +358,7 @@ impl Worker {
         let value = known.unwrap_or_else(|| self.create_local::<T>());
         value
             .downcast()
-            .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
+            .unwrap_or_else(|_| unreachable!("each entry is stored under its own type"))
     }
 
     #[cold]
@@ -383,7 +386,7 @@ impl Worker {
     pub fn put_back(&self, exchange: ExchangeRef) {
         debug_assert!(
             exchange.borrow().request.target().is_empty(),
-            "a head was filled in"
+            "an exchange that was given back still has a request head"
         );
         self.free.borrow_mut().push(exchange);
     }

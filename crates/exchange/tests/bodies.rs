@@ -10,10 +10,11 @@ use h2o_exchange::{Body, BodyError, BodySource, FileRange, FileReader, OpenFile,
 /// Creates an unnamed file with this content.
 fn file(content: &[u8]) -> (Arc<OpenFile>, std::fs::File) {
     let fd = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC)
-        .expect("a file in memory");
+        .expect("the system can make a file in memory");
     let mut file = std::fs::File::from(fd);
-    file.write_all(content).expect("it is written");
-    let other = file.try_clone().expect("a second descriptor");
+    file.write_all(content)
+        .expect("the file in memory can be written");
+    let other = file.try_clone().expect("the descriptor can be duplicated");
     (OpenFile::new(file.into()), other)
 }
 
@@ -39,7 +40,7 @@ async fn pull(source: &mut dyn BodySource, max: usize) -> Result<Vec<u8>, BodyEr
                 let piece = piece?;
                 assert!(
                     (1..=max).contains(&piece.len()),
-                    "{} bytes of {max}",
+                    "a piece of {} bytes, of at most {max}",
                     piece.len()
                 );
                 all.extend_from_slice(&piece);
@@ -97,15 +98,25 @@ fn a_body_gives_as_much_as_it_announces() {
             assert_eq!(body_of().is_empty(), want.is_empty(), "{what}");
             for max in [1_000, 4_096, 65_537, usize::MAX] {
                 let mut source = body_of().into_source();
-                let got = pull(&mut *source, max).await.expect("it is complete");
-                assert!(got == content[want.clone()], "{what} by {max}");
+                let got = pull(&mut *source, max)
+                    .await
+                    .expect("the body ends without an error");
+                assert!(
+                    got == content[want.clone()],
+                    "{what} read in pieces of at most {max} bytes"
+                );
                 assert!(matches!(source.trailers(), Trailers::None), "{what}");
             }
         }
         let stream = Body::Stream(Body::Bytes(Bytes::from_static(b"abc")).into_source());
         assert_eq!((stream.len(), stream.is_empty()), (None, false));
         let mut source = stream.into_source();
-        assert_eq!(pull(&mut *source, 2).await.expect("it is complete"), b"abc");
+        assert_eq!(
+            pull(&mut *source, 2)
+                .await
+                .expect("the body ends without an error"),
+            b"abc"
+        );
     });
 }
 
@@ -142,11 +153,11 @@ async fn ask(reader: &mut FileReader, how: &str, max: usize) -> Result<Vec<u8>, 
             assert_eq!(
                 out.len(),
                 before + read,
-                "{how}: what it says is what it appends"
+                "{how}: the returned count is that of the appended bytes"
             );
             assert!(
                 out.starts_with(&b"before"[..before]),
-                "{how}: nothing is overwritten"
+                "{how}: the bytes before are not overwritten"
             );
             Ok(out.split_off(before))
         }
@@ -174,10 +185,10 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
                     // Simulates that the page cache has lost the file's bytes: the thread pool reads them, and the
                     // reader keeps them.
                     let warmed = std::future::poll_fn(|context| reader.poll_warm(context)).await;
-                    warmed.expect("it can be read");
+                    warmed.expect("the reader can read the file");
                     assert!(
                         reader.unread().is_none(),
-                        "seed {seed}: sendfile would miss it"
+                        "seed {seed}: the reader holds bytes that sendfile would miss"
                     );
                     assert!(reader.retained() > 0, "seed {seed}");
                 }
@@ -186,13 +197,17 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
                     if random.u8(..4) == 0 {
                         let by_others = random.u64(..2_000);
                         reader.skip(by_others);
-                        at = (offset + len).min(at + usize::try_from(by_others).expect("short"));
+                        at = (offset + len).min(
+                            at + usize::try_from(by_others).expect("the length fits into the type"),
+                        );
                         continue;
                     }
                 }
                 let max = random.usize(1..20_000);
                 let how = ASKS[random.usize(..ASKS.len())];
-                let piece = ask(&mut reader, how, max).await.expect("it can be read");
+                let piece = ask(&mut reader, how, max)
+                    .await
+                    .expect("the reader can read the file");
                 assert!((1..=max).contains(&piece.len()), "seed {seed}: {how}");
                 assert!(
                     piece == content[at..at + piece.len()],
@@ -204,7 +219,7 @@ fn a_reader_goes_through_its_range_however_it_is_asked() {
             for how in ASKS {
                 let end = ask(&mut reader, how, 100)
                     .await
-                    .expect("the end is no error");
+                    .expect("the end of the file is no error");
                 assert!(end.is_empty(), "seed {seed}: {how} at the end");
             }
         }
@@ -223,14 +238,17 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
             let mut reader = FileReader::new(range(&file, 0, LEN as u64));
             let mut got = ask(&mut reader, how, 10_000)
                 .await
-                .expect("it is there")
+                .expect("the file has the range")
                 .len();
             assert!(got > 0, "{how}");
-            writer.set_len(1 << 20).expect("it is cut");
+            writer.set_len(1 << 20).expect("the file can be truncated");
             let error = loop {
                 match ask(&mut reader, how, 10_000).await {
                     Ok(piece) => {
-                        assert!(!piece.is_empty(), "{how}: an end after {got} bytes");
+                        assert!(
+                            !piece.is_empty(),
+                            "{how}: the reader ended without an error after {got} bytes"
+                        );
                         got += piece.len();
                     }
                     Err(error) => break error,
@@ -244,7 +262,7 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
         // Reads the same file again, but by the thread pool.
         let (file, writer) = file(&content);
         let mut reader = FileReader::new(range(&file, 1, 50_000));
-        writer.set_len(1).expect("it is cut");
+        writer.set_len(1).expect("the file can be truncated");
         let warmed = std::future::poll_fn(|context| reader.poll_warm(context)).await;
         assert!(warmed.is_err());
     });
@@ -266,7 +284,11 @@ fn nothing_is_read_for_nothing() {
     ));
     assert_eq!((reader.remaining(), out.capacity()), (3, 0));
     reader.skip(100);
-    assert_eq!(reader.remaining(), 0, "no more than there is");
+    assert_eq!(
+        reader.remaining(),
+        0,
+        "skipping stops at the end of the range"
+    );
 }
 
 #[test]
@@ -277,14 +299,16 @@ fn what_is_said_to_be_cached_can_be_read_without_waiting() {
         // The check answers no on file systems that cannot tell what is in the page cache.
         if file.is_cached(offset, len) {
             let read = file.read_cached(offset, &mut buffer[..len]);
-            assert_eq!(read.expect("it is there"), len, "from {offset}");
+            assert_eq!(read.expect("the file has the range"), len, "from {offset}");
         }
     }
-    assert!(file.is_cached(5, 0), "there is nothing to wait for");
+    assert!(file.is_cached(5, 0), "a range of no bytes counts as cached");
     let read = file
         .read_blocking(299_998, &mut buffer)
-        .expect("it is there");
+        .expect("the file has the range");
     assert_eq!(read, 2);
-    let read = file.read_blocking(300_000, &mut buffer).expect("the end");
+    let read = file
+        .read_blocking(300_000, &mut buffer)
+        .expect("reading at the end of the file is no error");
     assert_eq!(read, 0);
 }

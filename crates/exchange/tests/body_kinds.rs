@@ -84,8 +84,9 @@ impl BodySource for Wrapper {
 
 fn file(len: u64) -> Body {
     let fd = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC);
-    let mut file = std::fs::File::from(fd.expect("a file in memory"));
-    file.write_all(b"0123456789").expect("it is written");
+    let mut file = std::fs::File::from(fd.expect("the system can make a file in memory"));
+    file.write_all(b"0123456789")
+        .expect("the file in memory can be written");
     let file = OpenFile::new(file.into());
     Body::File(FileRange {
         file,
@@ -266,7 +267,11 @@ fn every_kind_of_body_announces_what_it_gives_plain_and_wrapped() {
             assert_eq!(content, kind.content, "{name}");
             assert_eq!(end, kind.end, "{name}");
             assert_eq!(trailers(&mut *source), kind.trailers[1], "{name}");
-            assert_eq!(trailers(&mut *source), "none", "{name}: handed out once");
+            assert_eq!(
+                trailers(&mut *source),
+                "none",
+                "{name}: trailers are handed out once"
+            );
         }
     }
 }
@@ -279,15 +284,19 @@ fn memory_counts_for_a_body_as_long_as_the_body_alone_holds_it() {
         }
         let mut source = (kind.make)().into_source();
         let piece = run(next(&mut *source, 2))
-            .expect("there is more")
-            .expect("no error");
+            .expect("the body has another piece")
+            .expect("the body is read without an error");
         assert_eq!(piece.len(), 2);
         drop(piece);
         assert_eq!(source.retained(), kind.retained[1], "{}", kind.name);
     }
     let bytes = Bytes::from(vec![b'x'; 100]);
     let body = Body::Bytes(bytes.clone());
-    assert_eq!(body.retained(), 0, "the content cache holds it as well");
+    assert_eq!(
+        body.retained(),
+        0,
+        "the content cache holds the same bytes, so they do not count"
+    );
     drop(bytes);
     assert_eq!(body.retained(), 100);
 }

@@ -578,9 +578,13 @@ fn every_state_meets_every_call() {
         ),
     ];
     for (state, enter, wants) in states {
-        assert_eq!(wants.len(), CALLS.len(), "{state}: every call");
+        assert_eq!(
+            wants.len(),
+            CALLS.len(),
+            "{state}: the table has every call"
+        );
         for ((name, call), (of, want)) in CALLS.into_iter().zip(wants) {
-            assert_eq!(name, *of, "{state}: the calls in their order");
+            assert_eq!(name, *of, "{state}: the table has the calls in their order");
             assert_eq!(
                 outcome(enter, call),
                 *want,
@@ -723,7 +727,7 @@ fn in_tasks(test: impl Future<Output = ()>) {
     // Tokio's paused clock only advances while all tasks wait.
     let limit = std::time::Duration::from_secs(3600);
     let ended = on_virtual_clock(async { tokio::time::timeout(limit, test).await });
-    ended.expect("nobody waits for something that has happened");
+    ended.expect("every task that waits for the pipe is woken");
 }
 
 /// Runs both sides as separate tasks, so that a waker of one does not wake the other by chance.
@@ -735,7 +739,10 @@ async fn both<A: 'static, B: 'static>(
         tokio::task::spawn_local(one),
         tokio::task::spawn_local(other),
     );
-    (one.await.expect("no panic"), other.await.expect("no panic"))
+    (
+        one.await.expect("the task does not panic"),
+        other.await.expect("the task does not panic"),
+    )
 }
 
 /// The connection's side: pushes the body as the pipe has room, until the body is complete or the handler abandons it.
@@ -796,7 +803,10 @@ fn content_gets_through_whoever_is_faster() {
             let handler = receive(Rc::clone(&pipe), usize::MAX, seed + 1_000);
             let (sent, received) = both(connection, handler).await;
             assert_eq!(sent, content.len(), "seed {seed}");
-            assert!(received.expect("no error") == *content, "seed {seed}");
+            assert!(
+                received.expect("the body is read without an error") == *content,
+                "seed {seed}"
+            );
             assert!(pipe.is_drained() && !pipe.is_starved(), "seed {seed}");
         });
     }
@@ -814,7 +824,7 @@ fn a_connection_is_not_left_waiting_for_a_handler_that_has_gone() {
             let handler = async move {
                 let taken = receive(Rc::clone(&its), enough, seed + 1_000).await;
                 its.abandon();
-                taken.expect("no error")
+                taken.expect("the body is read without an error")
             };
             let (sent, taken) = both(connection, handler).await;
             assert!(content.starts_with(&taken), "seed {seed}");
@@ -823,7 +833,11 @@ fn a_connection_is_not_left_waiting_for_a_handler_that_has_gone() {
                 sent <= taken.len() + 2 * BodyPipe::CAPACITY,
                 "seed {seed}: {sent}"
             );
-            assert_eq!(pipe.queued(), 0, "seed {seed}: memory of nobody");
+            assert_eq!(
+                pipe.queued(),
+                0,
+                "seed {seed}: an abandoned pipe holds no bytes"
+            );
         });
     }
 }
@@ -855,7 +869,10 @@ fn a_handler_is_not_left_waiting_for_a_connection_that_has_failed() {
                 Err("the client is gone".to_owned()),
                 "seed {seed}"
             );
-            assert!(pipe.take_whole().is_none(), "seed {seed}: it is not whole");
+            assert!(
+                pipe.take_whole().is_none(),
+                "seed {seed}: a body that is not complete cannot be taken as a whole"
+            );
             assert!(!pipe.is_complete() && !pipe.is_drained(), "seed {seed}");
         });
     }
@@ -873,13 +890,22 @@ fn a_second_handler_gets_all_of_it_while_the_client_goes_on() {
             let all = Rc::clone(&content);
             let handlers = async move {
                 let first = receive(Rc::clone(&pipe), enough, seed + 1_000).await;
-                assert!(all.starts_with(&first.expect("no error")), "seed {seed}");
-                assert!(pipe.rewind(), "seed {seed}: it was kept");
+                assert!(
+                    all.starts_with(&first.expect("the body is read without an error")),
+                    "seed {seed}"
+                );
+                assert!(
+                    pipe.rewind(),
+                    "seed {seed}: the pipe has kept all bytes, so it can be rewound"
+                );
                 receive(pipe, usize::MAX, seed + 2_000).await
             };
             let (sent, second) = both(connection, handlers).await;
             assert_eq!(sent, content.len(), "seed {seed}");
-            assert!(second.expect("no error") == *content, "seed {seed}");
+            assert!(
+                second.expect("the body is read without an error") == *content,
+                "seed {seed}"
+            );
         });
     }
 }

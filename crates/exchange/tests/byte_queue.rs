@@ -17,7 +17,7 @@ fn check(queue: &ByteQueue, model: &VecDeque<u8>, seed: u64) {
     let slices: Vec<&[u8]> = queue.slices().collect();
     assert!(
         slices.iter().all(|slice| !slice.is_empty()),
-        "seed {seed}: a slice of nothing"
+        "seed {seed}: the queue has an empty slice"
     );
     assert!(slices.concat().iter().eq(model), "seed {seed}");
 }
@@ -94,8 +94,16 @@ fn a_queue_that_fails_to_give_a_whole_gives_it_in_pieces() {
     queue.push_piece(Bytes::from(vec![1; 50_000]));
     queue.push(b"tail");
     for _ in 0..3 {
-        assert_eq!(queue.take_whole(), None, "two pieces");
-        assert_eq!(queue.len(), 50_004, "nothing is lost by asking");
+        assert_eq!(
+            queue.take_whole(),
+            None,
+            "a queue of two pieces cannot be taken as a whole"
+        );
+        assert_eq!(
+            queue.len(),
+            50_004,
+            "a call of take_whole that fails removes no bytes"
+        );
     }
     assert_eq!(queue.take(usize::MAX).len(), 50_000);
     assert_eq!(queue.take_whole().as_deref(), Some(&b"tail"[..]));

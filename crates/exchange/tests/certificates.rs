@@ -83,7 +83,7 @@ fn all_see_the_list_that_was_set_last() {
     certificates.set([certificate(&["a.example"], 1)].into());
     assert!(
         before.is_empty(),
-        "a list that somebody reads does not change"
+        "the list that a reader holds does not change"
     );
     assert!(others.iter().all(|other| other.list().len() == 1));
     assert!(others[0].list()[0].is_for("a.example"));
@@ -108,7 +108,9 @@ fn all_see_the_list_that_was_set_last() {
     });
     let threads: Vec<_> = threads.collect();
     for thread in threads {
-        let mine = thread.join().expect("no thread has seen half a list");
+        let mine = thread
+            .join()
+            .expect("no thread has seen an incomplete list");
         assert_eq!(mine.list().len(), 2);
         assert!(Arc::ptr_eq(&mine.list(), &certificates.list()));
     }

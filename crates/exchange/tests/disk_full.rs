@@ -20,12 +20,12 @@ fn in_own_process(name: &str, test: impl FnOnce()) {
         test();
         return;
     }
-    let program = std::env::current_exe().expect("the program of this test");
+    let program = std::env::current_exe().expect("the path of the test program is known");
     let child = Command::new(program)
         .args([name, "--exact", "--nocapture"])
         .env(IS_CHILD, "1")
         .output()
-        .expect("the program runs once more");
+        .expect("the test program can be started again");
     let said = String::from_utf8_lossy(&child.stdout);
     let complained = String::from_utf8_lossy(&child.stderr);
     let passed = child.status.success() && said.contains("1 passed");
@@ -36,7 +36,7 @@ fn in_own_process(name: &str, test: impl FnOnce()) {
 fn limit(resource: Resource, current: Option<u64>) {
     let maximum = getrlimit(resource).maximum;
     let current = current.or(maximum);
-    setrlimit(resource, Rlimit { current, maximum }).expect("a limit can be set");
+    setrlimit(resource, Rlimit { current, maximum }).expect("the resource limit can be set");
 }
 
 /// Limits the length of this process's files.
@@ -66,10 +66,13 @@ fn content(len: usize) -> Vec<u8> {
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, (i32, Vec<u8>)> {
     let mut queue = ByteQueue::default();
     queue.push(bytes);
-    file.write(queue, offset).expect("the ceiling is far");
+    file.write(queue, offset)
+        .expect("the write is far below temp-buffer-max-total");
     let written = poll_fn(|context| file.poll_written(context)).await;
     written.map_err(|unwritten| {
-        let bytes = unwritten.bytes.expect("the disk threads run");
+        let bytes = unwritten
+            .bytes
+            .expect("unwritten bytes are given back while the disk threads run");
         let bytes: Vec<u8> = bytes.slices().flatten().copied().collect();
         (unwritten.error.raw_os_error().unwrap_or(0), bytes)
     })
@@ -77,8 +80,12 @@ async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, 
 
 fn read(file: &TempFile, len: usize) -> Vec<u8> {
     let mut buffer = vec![0; len];
-    let file = file.file().expect("something was written");
-    let read = file.read_blocking(0, &mut buffer).expect("it is there");
+    let file = file
+        .file()
+        .expect("the temporary file is open after a write");
+    let read = file
+        .read_blocking(0, &mut buffer)
+        .expect("the temporary file has the range");
     buffer.truncate(read);
     buffer
 }
@@ -97,13 +104,13 @@ fn a_write_that_ends_half_way_gives_all_of_its_bytes_back() {
                 limit_disk(Some(75_000));
                 let (error, back) = write(&mut file, &all[50_000..100_000], 50_000)
                     .await
-                    .expect_err("the disk is full");
+                    .expect_err("a write to a full disk fails");
                 assert_eq!((error, &back[..]), (libc::EFBIG, &all[50_000..100_000]));
                 assert_eq!((files.failures(), files.written()), (1, 50_000));
                 assert_eq!(
                     read(&file, 50_000),
                     all[..50_000],
-                    "what was there is there"
+                    "bytes written before the failure are kept"
                 );
                 // Space that the temporary file has already can still be overwritten.
                 assert_eq!(write(&mut file, &all[10..20], 0).await, Ok(10));
@@ -124,7 +131,9 @@ fn a_first_write_that_fails_leaves_no_file() {
         limit_disk(Some(0));
         run(async {
             let mut file = TempFile::new(&files);
-            let (error, back) = write(&mut file, b"text", 0).await.expect_err("no room");
+            let (error, back) = write(&mut file, b"text", 0)
+                .await
+                .expect_err("a write to a full disk fails");
             assert_eq!((error, &back[..]), (libc::EFBIG, &b"text"[..]));
             assert!(file.file().is_none());
             limit_disk(None);
@@ -153,16 +162,20 @@ async fn play(seed: u64, files: &Arc<TempFiles>) {
             }
             5 => {
                 let spilled = poll_fn(|context| spool.poll_spilled(context)).await;
-                spilled.expect("what cannot be written is kept");
+                spilled.expect("a spool keeps bytes in memory that cannot be written");
             }
             6 if random.u8(..4) == 0 => {
                 let lens = [Some(0), Some(60_000), Some(200_000), None];
-                limit_disk(random.choice(lens).expect("there are some"));
+                limit_disk(
+                    random
+                        .choice(lens)
+                        .expect("the list of limits is not empty"),
+                );
             }
             _ => {
                 let max = random.usize(1..60_000);
                 if let Some(piece) = poll_fn(|context| spool.poll_next(context, max)).await {
-                    let piece = piece.expect("nothing is lost");
+                    let piece = piece.expect("the spool has lost no bytes");
                     assert!(all[taken..].starts_with(&piece), "seed {seed} at {taken}");
                     taken += piece.len();
                 }
@@ -170,7 +183,7 @@ async fn play(seed: u64, files: &Arc<TempFiles>) {
         }
     }
     while let Some(piece) = poll_fn(|context| spool.poll_next(context, usize::MAX)).await {
-        let piece = piece.expect("nothing is lost");
+        let piece = piece.expect("the spool has lost no bytes");
         assert!(all[taken..].starts_with(&piece), "seed {seed} at {taken}");
         taken += piece.len();
     }
@@ -202,17 +215,27 @@ fn without_descriptors_content_stays_in_memory() {
         run(async {
             let mut file = TempFile::new(&files);
             // Starts the disk thread before the limit is set; the thread needs no further descriptor.
-            tokio::task::spawn_blocking(|| {}).await.expect("no panic");
+            tokio::task::spawn_blocking(|| {})
+                .await
+                .expect("the task does not panic");
             limit(Resource::Nofile, Some(0));
-            let (error, back) = write(&mut file, b"text", 0).await.expect_err("none left");
+            let (error, back) = write(&mut file, b"text", 0)
+                .await
+                .expect_err("a file cannot be opened without a free descriptor");
             assert_eq!((error, &back[..]), (libc::EMFILE, &b"text"[..]));
             let mut spool = Spool::default();
             spool.push(Bytes::from_static(b"text"));
-            assert!(spool.spill(&files, 1_000), "it is tried");
+            assert!(
+                spool.spill(&files, 1_000),
+                "the first spill tries to open a file"
+            );
             let spilled = poll_fn(|context| spool.poll_spilled(context)).await;
             assert!(spilled.is_ok() && !spool.has_file() && spool.memory() == 4);
             limit(Resource::Nofile, None);
-            assert!(!spool.spill(&files, 1_000), "it is not tried again");
+            assert!(
+                !spool.spill(&files, 1_000),
+                "the second spill does not try to open a file again"
+            );
             let next = poll_fn(|context| spool.poll_next(context, 10)).await;
             assert_eq!(next.and_then(Result::ok).as_deref(), Some(&b"text"[..]));
             assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
@@ -234,14 +257,18 @@ fn temporary_files_leave_descriptors_to_clients() {
             bytes.push(b"text");
             let Err(refused) = file.write(bytes, 0) else {
                 let written = poll_fn(|context| file.poll_written(context)).await;
-                written.expect("it is written");
+                written.expect("the temporary file is written");
                 open.push(file);
                 continue;
             };
-            assert_eq!(refused.len(), 4, "they are given back");
+            assert_eq!(refused.len(), 4, "the file gives the refused bytes back");
             break;
         }
-        assert_eq!(open.len(), 8, "half of the descriptors");
+        assert_eq!(
+            open.len(),
+            8,
+            "temporary files use at most half of the descriptors"
+        );
         assert_eq!((descriptors.refusals(), files.refusals()), (1, 0));
         assert!(descriptors.may_accept());
         // A temporary file that something else still reads keeps its descriptor open.
@@ -256,7 +283,11 @@ fn temporary_files_leave_descriptors_to_clients() {
             Poll::Ready(result) => Poll::Ready(result.map_err(|unwritten| unwritten.error)),
             Poll::Pending => Poll::Pending,
         });
-        assert_eq!(done.await.expect("nothing is being written"), 0);
+        assert_eq!(
+            done.await
+                .expect("a file without a write in progress is ready at once"),
+            0
+        );
     });
     assert_eq!((files.used(), files.made()), (0, 9));
 }

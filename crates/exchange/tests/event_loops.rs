@@ -55,11 +55,13 @@ impl Loop {
 
     fn set(&self, after: Duration) {
         let at = self.worker.clock.now() + after;
-        self.timers.set(self.key.expect("it is there"), Some(at));
+        self.timers
+            .set(self.key.expect("the timer is registered"), Some(at));
     }
 
     fn clear(&self) {
-        self.timers.set(self.key.expect("it is there"), None);
+        self.timers
+            .set(self.key.expect("the timer is registered"), None);
     }
 
     /// Ends a turn of the event loop. Returns the events whose timers are due, as text.
@@ -93,7 +95,8 @@ const CALLS: [(&str, Act); 7] = [
         it.clear();
     }),
     ("remove, and add another", |it| {
-        it.timers.remove(it.key.take().expect("it is there"));
+        it.timers
+            .remove(it.key.take().expect("the timer is registered"));
         it.key = Some(it.timers.add(3));
         it.set(70 * MS);
     }),
@@ -175,7 +178,11 @@ fn a_timer_of_the_event_loop_does_in_each_state_what_it_is_told() {
                 let at = it.worker.clock.now() + 100 * MS;
                 it.timers.set(other, Some(at));
                 enter(&mut it);
-                assert_eq!(it.turn(), "-", "{name}, {state}: the loop sleeps");
+                assert_eq!(
+                    it.turn(),
+                    "-",
+                    "{name}, {state}: the turn before the call fires no timer, so the loop sleeps"
+                );
                 it.bell.rung();
                 call(&mut it);
                 let woken = it.bell.rung();
@@ -200,10 +207,18 @@ fn a_sleeping_event_loop_is_woken_once_for_an_earlier_timer() {
         for earlier in [500, 200, 20] {
             it.set(earlier * MS);
         }
-        assert_eq!(it.bell.rung(), 1, "it is awake from the first on");
+        assert_eq!(
+            it.bell.rung(),
+            1,
+            "of three earlier timers only the first one wakes the event loop"
+        );
         assert_eq!(it.turn(), "-");
         it.set(900 * MS);
-        assert_eq!(it.bell.rung(), 0, "a later one is found when it wakes");
+        assert_eq!(
+            it.bell.rung(),
+            0,
+            "a later timer does not wake the event loop, which finds the timer when it wakes"
+        );
     });
 }
 
@@ -256,7 +271,10 @@ fn a_task_that_is_cancelled_while_it_waits_wakes_nobody_and_leaves_no_timer() {
                 // The memory of the dropped timer is reused for a timer of another task.
                 let start = worker.clock.now();
                 worker.sleep(20 * MS).await;
-                assert!(worker.clock.now() - start < 30 * MS, "its own time");
+                assert!(
+                    worker.clock.now() - start < 30 * MS,
+                    "the sleep has its own duration, not that of the event loop's timer"
+                );
             }
             worker.sleep(5_000 * MS).await;
         };
@@ -326,9 +344,16 @@ fn a_long_turn_does_not_stand_still() {
         clock.begin_turn();
         let start = clock.now();
         tokio::time::advance(250 * MS).await;
-        assert_eq!(clock.now(), start, "the time of the turn");
+        assert_eq!(
+            clock.now(),
+            start,
+            "the worker's clock stands still within a turn"
+        );
         let looks = (0..5_000).take_while(|_| clock.now() == start).count();
-        assert!((900..1_100).contains(&looks), "{looks} looks at one time");
+        assert!(
+            (900..1_100).contains(&looks),
+            "the clock gave the same time {looks} times in a row"
+        );
         assert!(clock.now() - start >= 250 * MS);
     });
 }

@@ -101,7 +101,9 @@ fn fill(exchange: &mut Exchange) {
     exchange.error_document = true;
     exchange.request_body_bytes = 5;
     exchange.saved_headers = Some(Headers::new());
-    exchange.restore = Some(Box::new(|_, _| panic!("of the request before")));
+    exchange.restore = Some(Box::new(|_, _| {
+        panic!("the hook of the request before is called")
+    }));
     exchange.mime = Some(MimeHint {
         compressible: true,
         highest_priority: true,
@@ -164,7 +166,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
     assert_eq!(
         traces(&exchange.borrow()).len(),
         23,
-        "each field has a trace"
+        "the test sees a change in each field of the exchange"
     );
 
     // Prepares the exchange for the next request on the same connection.
@@ -184,7 +186,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
     assert_eq!(
         fields.len(),
         0,
-        "memory is used again, and not what was in it"
+        "the memory for fields is used again, the fields are not"
     );
 }
 
@@ -223,7 +225,11 @@ fn exchanges_are_used_again_and_hold_nothing_of_their_site_meanwhile() {
         (1, 1)
     );
     let second = worker.exchange(&site, &connection);
-    assert_eq!(second.as_ptr(), address, "no allocation for a request");
+    assert_eq!(
+        second.as_ptr(),
+        address,
+        "the second request uses the exchange of the first one"
+    );
     let third = worker.exchange(&site, &connection);
     assert_ne!(third.as_ptr(), address);
 }
@@ -247,19 +253,22 @@ fn a_worker_knows_the_exchanges_that_are_under_way() {
         .collect();
     assert_eq!(live(&worker), [1, 2, 3, 4]);
     for exchange in &exchanges {
-        let found = exchange.borrow().reference().expect("it is under way");
+        let found = exchange
+            .borrow()
+            .reference()
+            .expect("the exchange belongs to a worker");
         assert!(Rc::ptr_eq(&found, exchange));
     }
     let mut exchanges = exchanges.into_iter();
-    let second = exchanges.nth(1).expect("four");
+    let second = exchanges.nth(1).expect("the test has four exchanges");
     worker.release(second);
     assert_eq!(live(&worker), [1, 3, 4]);
-    let third = exchanges.next().expect("four");
+    let third = exchanges.next().expect("the test has four exchanges");
     let borrowed = third.borrow_mut();
     assert_eq!(
         live(&worker),
         [1, 4],
-        "one in use is passed over, and no panic"
+        "an exchange that is in use is skipped without a panic"
     );
     drop(borrowed);
     // This exchange was not created by a worker, so it has no reference to itself.
@@ -310,7 +319,7 @@ fn internal_redirects_are_limited_each_kind_by_its_own() {
         if let Some(Err(response)) = counted.into_iter().find(Result::is_err) {
             assert_eq!(response.status, StatusCode::BAD_GATEWAY);
             let h2o_exchange::Body::Bytes(body) = &response.body else {
-                panic!("a text");
+                panic!("the body is not in memory");
             };
             assert_eq!(body, text);
         }
@@ -430,7 +439,7 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
         exchange.set_env(&"kept".into(), &"before".into());
         let mut env = EnvCommands::default();
         env.push_level();
-        assert!(env.is_empty(), "a level without commands is none");
+        assert!(env.is_empty(), "a level without commands does not count");
         acts.iter().for_each(|act| act(&mut env));
         assert_eq!(env.is_empty(), acts.is_empty(), "{what}");
         env.apply(&mut exchange);
@@ -449,8 +458,8 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
 /// The text of a response in memory.
 fn text(response: &Response) -> &str {
     match &response.body {
-        h2o_exchange::Body::Bytes(bytes) => std::str::from_utf8(bytes).expect("text"),
-        _ => panic!("not in memory"),
+        h2o_exchange::Body::Bytes(bytes) => std::str::from_utf8(bytes).expect("the body is UTF-8"),
+        _ => panic!("the body is not in memory"),
     }
 }
 
@@ -484,7 +493,10 @@ fn responses_say_how_long_they_are_and_what_they_are() {
     );
     let streamed = h2o_exchange::Body::Stream(h2o_exchange::Body::Empty.into_source());
     let streamed = Response::new(StatusCode::OK, Headers::new(), streamed);
-    assert_eq!(streamed.length, None, "nobody knows before it is pulled");
+    assert_eq!(
+        streamed.length, None,
+        "the length of a stream is unknown before it is read"
+    );
 }
 
 #[test]
@@ -501,7 +513,7 @@ fn the_page_of_a_redirect_cannot_be_broken_out_of() {
     for (url, in_page) in cases {
         let response = Response::redirect(
             Headers::new(),
-            StatusCode::new(301).expect("a status"),
+            StatusCode::new(301).expect("the number is a valid status code"),
             "Moved",
             url.as_bytes(),
         );
@@ -509,7 +521,7 @@ fn the_page_of_a_redirect_cannot_be_broken_out_of() {
         assert_eq!(
             response.headers.get(Known::Location),
             Some(url.as_bytes()),
-            "{url}: as it is"
+            "{url}: the location is the URL unchanged"
         );
         assert_eq!(
             response.length,
@@ -558,7 +570,10 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
                     );
                     let address = exchange.as_ptr().addr();
                     let is_in_use = busy.iter().any(|(_, other)| Rc::ptr_eq(other, &exchange));
-                    assert!(!is_in_use, "seed {seed}: one exchange for two requests");
+                    assert!(
+                        !is_in_use,
+                        "seed {seed}: two requests have the same exchange"
+                    );
                     made.insert(address);
                     exchange.borrow_mut().protocol = Protocol::Http1 { index: number };
                     busy.push((number, exchange));
@@ -584,14 +599,17 @@ fn a_worker_keeps_account_of_its_exchanges_whatever_their_order() {
             want.sort_unstable();
             assert_eq!(live, want, "seed {seed}");
             for (number, exchange) in &busy {
-                let found = exchange.borrow().reference().expect("it is under way");
+                let found = exchange
+                    .borrow()
+                    .reference()
+                    .expect("the exchange belongs to a worker");
                 assert_eq!(found.borrow().protocol.request_id(), *number, "seed {seed}");
             }
         }
         assert_eq!(
             made.len(),
             most,
-            "seed {seed}: as many as there were at a time, and no more"
+            "seed {seed}: the worker made as many exchanges as were used at the same time"
         );
     }
 }

@@ -66,9 +66,9 @@ fn content() -> Vec<u8> {
 
 fn file() -> (Arc<OpenFile>, std::fs::File) {
     let fd = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC);
-    let mut file = std::fs::File::from(fd.expect("a file in memory"));
-    file.write_all(&content()).expect("it is written");
-    let other = file.try_clone().expect("a second descriptor");
+    let mut file = std::fs::File::from(fd.expect("the system can make a file in memory"));
+    file.write_all(&content()).expect("the file can be written");
+    let other = file.try_clone().expect("the descriptor can be duplicated");
     (OpenFile::new(file.into()), other)
 }
 
@@ -82,7 +82,7 @@ impl Case {
     fn warm(&mut self) {
         let reader = &mut self.reader;
         let warmed = poll_fn(|context| reader.poll_warm(context));
-        self.disk.run(warmed).expect("it can be read");
+        self.disk.run(warmed).expect("the reader can read the file");
     }
 
     fn take(&mut self, len: usize) {
@@ -91,12 +91,14 @@ impl Case {
             let reader = &mut self.reader;
             let max = len - taken.len();
             let read = poll_fn(|context| reader.poll_append(context, max, &mut taken));
-            assert!(self.disk.run(read).expect("it can be read") > 0);
+            assert!(self.disk.run(read).expect("the reader can read the file") > 0);
         }
     }
 
     fn cut(&mut self) {
-        self.file.set_len(OFFSET).expect("it is cut");
+        self.file
+            .set_len(OFFSET)
+            .expect("the file can be truncated");
     }
 }
 
@@ -232,7 +234,7 @@ fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> St
     let is_idle = case.reader.unread().is_some();
     assert_eq!(case.reader.retained() == 0, is_idle);
     assert!(may_sendfile.is_none_or(|may| may == is_idle));
-    let at = usize::try_from(LEN - case.reader.remaining()).expect("short");
+    let at = usize::try_from(LEN - case.reader.remaining()).expect("the length fits into the type");
     let mut words = String::new();
     if case.disk.held_up.is_some() {
         let reader = &mut case.reader;
@@ -248,7 +250,7 @@ fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> St
         Ok(None) if name == "poll_next" => "end".to_owned(),
         Ok(None) => "done".to_owned(),
         Ok(Some(bytes)) => {
-            let from = usize::try_from(OFFSET).expect("short") + at;
+            let from = usize::try_from(OFFSET).expect("the length fits into the type") + at;
             assert_eq!(bytes, content()[from..from + bytes.len()]);
             format!("{} bytes from {at}", bytes.len())
         }
@@ -297,7 +299,7 @@ fn the_task_that_asked_last_is_woken_when_the_disk_has_read() {
     disk.let_go();
     // Waits for a later job on the only disk thread: the read before it has then ended.
     disk.run(async { tokio::task::spawn_blocking(|| {}).await })
-        .expect("no panic");
+        .expect("the task does not panic");
     assert_eq!((first.0.load(Relaxed), last.0.load(Relaxed)), (0, 1));
     assert!(matches!(
         disk.once(|context| reader.poll_warm(context)),
@@ -318,14 +320,14 @@ fn a_file_cut_while_the_disk_thread_reads_it_is_an_error() {
         });
         disk.hold_up();
         assert!(disk.once(|context| reader.poll_warm(context)).is_pending());
-        file.set_len(left).expect("it is cut");
+        file.set_len(left).expect("the file can be truncated");
         disk.let_go();
         let mut given = 0;
         let error = loop {
             match disk.run(poll_fn(|context| reader.poll_next(context, 7_000))) {
                 Some(Ok(piece)) => given += piece.len(),
                 Some(Err(error)) => break error,
-                None => panic!("an end after {given} bytes"),
+                None => panic!("the reader ended without an error after {given} bytes"),
             }
         };
         assert_eq!(given, want);
@@ -341,12 +343,14 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
     let mut bytes = ByteQueue::default();
     bytes.push(&content());
     disk.run(async {
-        temporary.write(bytes, 0).expect("there is room");
+        temporary
+            .write(bytes, 0)
+            .expect("the temporary file takes the bytes");
         poll_fn(|context| temporary.poll_written(context)).await
     })
-    .expect("it is written");
+    .expect("the file can be written");
     let range = |offset| FileRange {
-        file: Arc::clone(temporary.file().expect("it was written")),
+        file: Arc::clone(temporary.file().expect("the temporary file is open")),
         offset,
         len: 100,
     };
@@ -358,7 +362,11 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
             .is_pending()
     );
     drop(cancelled);
-    assert_eq!(files.used(), content().len() as u64, "another one reads");
+    assert_eq!(
+        files.used(),
+        content().len() as u64,
+        "another reader still uses the temporary file"
+    );
     let piece = disk.once(|context| kept.poll_next(context, 100));
     if let Poll::Ready(Some(Ok(piece))) = piece {
         assert_eq!(piece, content()[100..200]);
@@ -394,7 +402,7 @@ fn where_the_disk_threads_have_ended_a_read_fails_and_nobody_waits_for_it() {
 #[test]
 fn what_cannot_be_read_is_the_error_of_the_system() {
     // A directory cannot be read like a file.
-    let directory = std::fs::File::open("/").expect("there is one");
+    let directory = std::fs::File::open("/").expect("the root directory can be opened");
     let open = OpenFile::new(directory.into());
     let disk = Disk::new();
     for (name, ask) in CALLS {
@@ -413,11 +421,11 @@ fn what_cannot_be_read_is_the_error_of_the_system() {
     }
     // This file is open for writing only, so that reading it fails.
     let sink = std::fs::File::options().write(true).open("/dev/null");
-    let sink = OpenFile::new(sink.expect("there is one").into());
+    let sink = OpenFile::new(sink.expect("/dev/null can be opened").into());
     assert!(sink.read_blocking(0, &mut [0]).is_err());
     assert!(sink.read_cached(0, &mut [0]).is_err());
     let mut out = Bytes::from_static(b"before").to_vec();
     assert!(sink.append_cached(0, 10, &mut out).is_err());
-    assert_eq!(out, b"before", "nothing is appended by an error");
+    assert_eq!(out, b"before", "a read that fails appends no bytes");
     assert!(rustix::io::fcntl_getfd(sink.as_fd()).is_ok());
 }

@@ -59,7 +59,9 @@ impl Case {
     }
 
     fn exchange(&self) -> &ExchangeRef {
-        self.exchange.as_ref().expect("it has not been given back")
+        self.exchange
+            .as_ref()
+            .expect("the case still holds the exchange")
     }
 
     fn begin(&mut self, connection: usize) {
@@ -79,7 +81,10 @@ impl Case {
     }
 
     fn release(&mut self) {
-        let exchange = self.exchange.take().expect("it has not been given back");
+        let exchange = self
+            .exchange
+            .take()
+            .expect("the case still holds the exchange");
         self.worker.release(exchange);
     }
 }
@@ -91,7 +96,10 @@ const CALLS: [(&str, Act); 7] = [
     ("begin", |case| case.begin(1)),
     ("rewind", |case| case.exchange().borrow_mut().rewind()),
     ("put back", |case| {
-        let exchange = case.exchange.take().expect("it has not been given back");
+        let exchange = case
+            .exchange
+            .take()
+            .expect("the case still holds the exchange");
         case.worker.put_back(exchange);
     }),
     ("release", Case::release),
@@ -246,7 +254,10 @@ fn an_exchange_that_something_still_holds_is_not_used_for_another_request() {
     let (site, connection) = (Rc::default(), connection(&worker, 1));
     let first = worker.exchange(&site, &connection);
     // A task that a handler has started, and which outlives the request.
-    let held = first.borrow().reference().expect("it is of the worker");
+    let held = first
+        .borrow()
+        .reference()
+        .expect("the exchange belongs to a worker");
     worker.release(first);
     let second = worker.exchange(&site, &connection);
     assert!(!Rc::ptr_eq(&held, &second));
@@ -255,7 +266,10 @@ fn an_exchange_that_something_still_holds_is_not_used_for_another_request() {
     assert_eq!(held.borrow().request.authority(), b"");
     let weak = Rc::downgrade(&held);
     drop(held);
-    assert!(weak.upgrade().is_none(), "it was not kept");
+    assert!(
+        weak.upgrade().is_none(),
+        "the worker has dropped the exchange"
+    );
 }
 
 #[test]
@@ -280,7 +294,10 @@ fn a_worker_keeps_so_many_exchanges_and_so_much_of_their_memory() {
     assert_eq!(kept.len(), 128);
     for exchange in kept {
         let retained = exchange.borrow().retained();
-        assert!(retained <= 2 * 16 * 1024, "{retained} bytes");
+        assert!(
+            retained <= 2 * 16 * 1024,
+            "an unused exchange holds {retained} bytes"
+        );
     }
 }
 
@@ -311,7 +328,7 @@ fn on_worker<F: Future<Output = ()>>(test: impl FnOnce(Rc<Worker>) -> F) {
         let limit = Duration::from_secs(24 * 3600);
         tokio::time::timeout(limit, worker.run(test)).await
     });
-    ended.expect("nobody waits for something that has happened");
+    ended.expect("every task that waits is woken");
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -400,7 +417,10 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     let pipe = Rc::new(BodyPipe::default());
     {
         let mut exchange = exchange.borrow_mut();
-        assert_eq!(exchange.request_body_bytes, 0, "of the request before");
+        assert_eq!(
+            exchange.request_body_bytes, 0,
+            "the count of the request before was not reset"
+        );
         exchange.protocol = Protocol::Http1 { index: seed };
         exchange.body = RequestBody::Stream(Rc::clone(&pipe));
     }
@@ -423,7 +443,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     assert_eq!(exchange.borrow().protocol.request_id(), seed);
     worker.release(exchange);
     // The client's task ends: something wakes it, whatever it waits for.
-    client.await.expect("no panic");
+    client.await.expect("the task does not panic");
     assert_eq!(pipe.queued(), 0);
 }
 
@@ -445,12 +465,16 @@ fn requests_end_in_every_way_and_leave_nothing_behind() {
                 }
             }
             for request in requests {
-                request.await.expect("no panic");
+                request.await.expect("the task does not panic");
             }
             let mut live = 0;
             worker.each_live(|_| live += 1);
             assert_eq!(live, 0, "seed {seed}");
-            assert_eq!(Rc::strong_count(&site), 1, "seed {seed}: of a request");
+            assert_eq!(
+                Rc::strong_count(&site),
+                1,
+                "seed {seed}: an exchange that has ended still holds the site"
+            );
         });
     }
     assert_eq!(all.sum(), 800);

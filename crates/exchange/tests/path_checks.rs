@@ -17,12 +17,15 @@ struct Tree(PathBuf);
 impl Tree {
     fn new() -> Self {
         let path = std::env::temp_dir().join(format!("h2o-rights-{}", std::process::id()));
-        std::fs::create_dir_all(path.join("closed/below")).expect("directories are made");
+        std::fs::create_dir_all(path.join("closed/below"))
+            .expect("directories can be made in the temporary directory");
         for name in ["unlisted", "no-entry", "open"] {
-            std::fs::create_dir_all(path.join(name)).expect("a directory is made");
+            std::fs::create_dir_all(path.join(name))
+                .expect("directories can be made in the temporary directory");
         }
         for name in ["open/file", "secret", "closed/file", "closed/below/file"] {
-            std::fs::write(path.join(name), "x").expect("a file is made");
+            std::fs::write(path.join(name), "x")
+                .expect("the test can write into its own directory");
         }
         let tree = Self(path);
         for (name, mode) in [
@@ -45,7 +48,7 @@ impl Tree {
 
     fn set_mode(&self, name: &str, mode: u32) {
         let mode = Permissions::from_mode(mode);
-        std::fs::set_permissions(self.at(name), mode).expect("it is ours");
+        std::fs::set_permissions(self.at(name), mode).expect("the test owns the file");
     }
 }
 
@@ -87,8 +90,8 @@ const CASES: [Case; 12] = [
 /// Creates the check of a path that the directive `word` names.
 fn check(need: PathNeed, path: &Path) -> PathCheck {
     let memory = Memory::new().file("a.conf", "word: x\n");
-    let node = h2o_config::load("a.conf", &memory).expect("it is well-formed");
-    let (key, value) = &node.as_mapping().expect("a mapping")[0];
+    let node = h2o_config::load("a.conf", &memory).expect("the configuration is valid YAML");
+    let (key, value) = &node.as_mapping().expect("the configuration is a mapping")[0];
     let command = h2o_config::Command {
         name: "word",
         node: value,
@@ -109,7 +112,7 @@ fn look(tree: &Tree, is_current: bool) {
             assert!(said.is_none(), "{need:?} of {name}: {said:?}");
             continue;
         };
-        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing is said"));
+        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: the check gives no message"));
         let path = tree.at(name);
         let message = format!(
             "the server runs as `www`, who may not read {}",
@@ -132,7 +135,7 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
         if geteuid().is_root() {
             // Changes the rights of this thread only: other tests keep theirs.
             let nobody = rustix::process::Uid::from_raw(65_534);
-            set_thread_res_uid(nobody, nobody, nobody).expect("root may become anybody");
+            set_thread_res_uid(nobody, nobody, nobody).expect("root may change to any user");
         }
         look(&tree, true);
         // While the process has not become the running user, no missing rights are reported.
@@ -147,8 +150,9 @@ fn what_the_running_user_may_not_read_is_named_with_the_command_that_helps() {
 #[test]
 fn paths_that_a_configuration_relies_on_are_looked_at() {
     let directory = std::env::temp_dir().join(format!("h2o-paths-{}", std::process::id()));
-    std::fs::create_dir_all(directory.join("below")).expect("a directory is made");
-    std::fs::write(directory.join("file"), "x").expect("a file is made");
+    std::fs::create_dir_all(directory.join("below"))
+        .expect("directories can be made in the temporary directory");
+    std::fs::write(directory.join("file"), "x").expect("the test can write into its own directory");
     // Each row: kind of access, path, and the messages for the starting and the running user.
     let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
         (PathNeed::File, "file", None, None),
@@ -191,7 +195,9 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
                 match want {
                     None => assert_eq!(said, None, "{need:?} of {name}"),
                     Some(want) => {
-                        let said = said.unwrap_or_else(|| panic!("{need:?} of {name}: nothing"));
+                        let said = said.unwrap_or_else(|| {
+                            panic!("{need:?} of {name}: the check gives no message")
+                        });
                         assert!(
                             said.contains(want) && said.contains("word"),
                             "{need:?} of {name}: {said}"
@@ -201,7 +207,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
             }
         }
     }
-    std::fs::remove_dir_all(&directory).expect("it is removed");
+    std::fs::remove_dir_all(&directory).expect("the test can remove the directory");
     let relative = check(PathNeed::File, "no/such/file".as_ref());
     let user = RunningUser {
         name: "nobody",
@@ -209,7 +215,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     };
     let said = relative
         .check_as_running_user(user)
-        .expect("it is not there");
+        .expect("the path does not exist");
     assert!(said.to_string().contains("no/such/file"));
     assert!(
         said.hint

@@ -155,7 +155,7 @@ fn run_with(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> (Scope, Re
         filters,
     }));
     let memory = Memory::new().file("t.conf", text);
-    let node = h2o_config::load("t.conf", &memory).expect("a tree");
+    let node = h2o_config::load("t.conf", &memory).expect("the text is valid YAML");
     let result = scope.run(&node);
     (scope, result)
 }
@@ -166,7 +166,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
         "number: 1\nword: outer\nlog: OFF\ninner:\n  number: 2\n  word: middle\n  log: ON\n  \
         answer: ON\n  inner:\n    word: deepest\n    answer: ON\n",
     );
-    result.expect("it is right");
+    result.expect("the configuration is valid");
     let made = scope.shared.get::<CreatedRoutes>();
     let words = |words: &[&str]| {
         words
@@ -200,7 +200,7 @@ fn an_inner_level_inherits_and_changes_its_own() {
 fn what_is_shared_goes_through_all_levels_in_their_order() {
     let (scope, result) =
         run("seen: a\ninner:\n  seen: b\n  inner:\n    seen: c\n  warn: careful\nwarn: later\n");
-    result.expect("it is right");
+    result.expect("the configuration is valid");
     // Nested levels are executed after the settings of their level.
     assert_eq!(scope.shared.get::<Collected>().0, ["a", "b", "c"]);
     assert_eq!(scope.warnings.len(), 2);
@@ -215,7 +215,9 @@ fn what_is_shared_goes_through_all_levels_in_their_order() {
 #[test]
 fn nothing_that_was_collected_is_lost_with_an_error_inside() {
     let (scope, result) = run("seen: a\ninner:\n  seen: b\n  fail: no use\n");
-    let error = result.expect_err("the inner level fails").to_string();
+    let error = result
+        .expect_err("the command of the inner level fails")
+        .to_string();
     assert_eq!(error, "[t.conf:4] in command fail, no use (column 9)");
     assert_eq!(scope.shared.get::<Collected>().0, ["a", "b"]);
 }
@@ -223,25 +225,28 @@ fn nothing_that_was_collected_is_lost_with_an_error_inside() {
 #[test]
 fn variables_of_a_level_are_behind_those_of_the_levels_around_it() {
     let (mut scope, result) = run("variable: outer\n");
-    result.expect("it is right");
+    result.expect("the configuration is valid");
     assert!(scope.build_path("/").env.is_some());
     let (mut scope, _) = run("number: 1\n");
-    assert!(scope.build_path("/").env.is_none(), "no level has commands");
+    assert!(
+        scope.build_path("/").env.is_none(),
+        "a site without such commands has an empty list of levels"
+    );
     let inner = scope.enter(Level::Path, |inner| {
         inner.env.set("name", "inner");
         Ok(inner.build_path("/a"))
     });
-    assert!(inner.expect("no error").env.is_some());
+    assert!(inner.expect("the inner level is valid").env.is_some());
     assert!(
         scope.build_path("/").env.is_none(),
-        "the outer level is as it was"
+        "the inner level does not change the outer one"
     );
 }
 
 /// Creates a route with filters from these filter factories.
 fn route(text: &str, filters: Vec<h2o_exchange::FilterFactory>) -> PathRoute {
     let (mut scope, result) = run_with(text, filters);
-    result.expect("it is right");
+    result.expect("the configuration is valid");
     scope.build_path("/")
 }
 
@@ -297,7 +302,7 @@ fn a_route_has_the_filters_that_apply_and_what_they_ask_for() {
         (3, true, false)
     );
     let hinted = route("number: 1\n", vec![plain, hinting]);
-    let hints = hinted.early_hints.expect("one filter has some");
+    let hints = hinted.early_hints.expect("one filter has early hints");
     assert_eq!(hints.get(Known::Link), Some(&b"</a>; rel=preload"[..]));
 }
 
@@ -318,8 +323,8 @@ fn unfiltered_fields_are_kept_if_some_log_wants_them() {
         Ok(inner.build_path("/"))
     });
     assert!(
-        inner.expect("no error").keep_unfiltered,
-        "one of two is enough"
+        inner.expect("the inner level is valid").keep_unfiltered,
+        "one of two filters that asks for the unfiltered headers is enough"
     );
 }
 

@@ -127,7 +127,11 @@ fn a_path_takes_what_is_below_it() {
                 );
             }
         }
-        assert_eq!(route.rest(b""), b"", "no panic for a path that is shorter");
+        assert_eq!(
+            route.rest(b""),
+            b"",
+            "a request path that is shorter than the key has an empty rest"
+        );
     }
 }
 
@@ -162,7 +166,7 @@ fn the_first_path_that_matches_serves_and_else_the_last() {
     let nowhere = site.path(Route::default());
     assert!(
         nowhere.handlers.is_empty(),
-        "a request that was never routed"
+        "a request that was never routed has no handlers"
     );
     assert!(std::ptr::eq(
         site.host(Route::default()),

@@ -49,7 +49,7 @@ impl Case {
         let next = self.runtime.block_on(std::future::poll_fn(|context| {
             spool.poll_next(context, max)
         }));
-        let next = next.map(|piece| piece.expect("nothing is lost"));
+        let next = next.map(|piece| piece.expect("the spool has lost no bytes"));
         self.said = next
             .as_ref()
             .map_or("end".to_owned(), |piece| format!("{} bytes", piece.len()));
@@ -332,9 +332,13 @@ fn every_state_meets_every_call() {
         ),
     ];
     for (state, enter, wants) in states {
-        assert_eq!(wants.len(), CALLS.len(), "{state}: every call");
+        assert_eq!(
+            wants.len(),
+            CALLS.len(),
+            "{state}: the table has every call"
+        );
         for ((name, call), (of, want)) in CALLS.into_iter().zip(wants) {
-            assert_eq!(name, *of, "{state}: the calls in their order");
+            assert_eq!(name, *of, "{state}: the table has the calls in their order");
             assert_eq!(
                 outcome(enter, call),
                 *want,
@@ -389,7 +393,7 @@ fn no_file_is_made_where_none_may_grow() {
         assert_eq!(
             (case.files.made(), case.files.refusals()),
             (0, 0),
-            "no warning"
+            "the limit of temporary files causes no warning for a spool that needs no file"
         );
     };
     assert_eq!(outcome_with(off(), push, spill), want);

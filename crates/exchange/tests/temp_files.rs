@@ -21,7 +21,11 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 /// Writes to a temporary file and waits for the end of the write. The error has the bytes that were not written.
 async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, String> {
     if let Err(refused) = file.write(queue(bytes), offset) {
-        assert_eq!(refused.len(), bytes.len(), "all of it is given back");
+        assert_eq!(
+            refused.len(),
+            bytes.len(),
+            "the file gives all refused bytes back"
+        );
         return Err("refused".to_owned());
     }
     assert_eq!(file.writing(), bytes.len());
@@ -35,10 +39,12 @@ async fn write(file: &mut TempFile, bytes: &[u8], offset: u64) -> Result<usize, 
 
 fn read(file: &TempFile, offset: u64, len: usize) -> Vec<u8> {
     let mut buffer = vec![0; len];
-    let file = file.file().expect("something was written");
+    let file = file
+        .file()
+        .expect("the temporary file is open after a write");
     let read = file
         .read_blocking(offset, &mut buffer)
-        .expect("it can be read");
+        .expect("the temporary file can be read");
     buffer.truncate(read);
     buffer
 }
@@ -69,7 +75,7 @@ fn files_hold_what_was_written_last_at_each_place() {
                 assert_eq!(
                     files.used(),
                     model.len() as u64,
-                    "seed {seed}: what is written again takes no more space"
+                    "seed {seed}: overwritten bytes take no more space"
                 );
             }
             assert_eq!(
@@ -89,15 +95,22 @@ fn space_is_kept_for_as_long_as_something_can_be_read() {
         let mut file = TempFile::new(&files);
         write(&mut file, &[1; 5_000], 0)
             .await
-            .expect("there is room");
-        let reader = Arc::clone(file.file().expect("something was written"));
+            .expect("the write is below the limit");
+        let reader = Arc::clone(
+            file.file()
+                .expect("the temporary file is open after a write"),
+        );
         drop(file);
-        assert_eq!(files.used(), 5_000, "a response still reads it");
+        assert_eq!(
+            files.used(),
+            5_000,
+            "the file counts while a response reads from the file"
+        );
         let mut buffer = [0; 10];
         assert_eq!(
             reader
                 .read_blocking(4_995, &mut buffer)
-                .expect("it can be read"),
+                .expect("the temporary file can be read"),
             5
         );
         drop(reader);
@@ -142,7 +155,7 @@ fn files_together_stay_below_their_ceiling_whatever_they_do() {
                     assert_eq!(
                         written.is_ok(),
                         fits,
-                        "seed {seed}: {grown} more than {sum}"
+                        "seed {seed}: a write adds {grown} bytes to files of {sum} bytes"
                     );
                     refused += u64::from(!fits);
                     if fits {
@@ -189,9 +202,14 @@ fn threads_that_write_at_once_do_not_pass_the_ceiling() {
         })
         .collect();
     for thread in threads {
-        thread.join().expect("no thread has seen too much");
+        thread
+            .join()
+            .expect("no thread has seen more bytes than the limit");
     }
-    assert!(all.refusals() > 0, "the ceiling was met");
+    assert!(
+        all.refusals() > 0,
+        "the limit of all temporary files was reached"
+    );
     drop(rest);
     assert_eq!(all.used(), 0);
 }
@@ -208,7 +226,10 @@ fn what_cannot_be_written_is_given_back_and_takes_no_space_for_long() {
             assert_eq!(broken.failures(), times);
         }
         let nothing = poll_fn(|context| file.poll_written(context)).await;
-        assert!(matches!(nothing, Ok(0)), "nothing is being written");
+        assert!(
+            matches!(nothing, Ok(0)),
+            "a file without a write in progress is ready at once"
+        );
     });
     assert_eq!(
         (

@@ -159,7 +159,7 @@ fn timers_fire_when_their_time_has_come_and_at_most_an_eighth_later() {
             })
             .await;
             for (late, time) in late.into_inner().into_iter().zip(times) {
-                let late = late.expect("all have fired");
+                let late = late.expect("all timers have fired");
                 let most = if time <= 127 * MS {
                     2 * MS
                 } else {
@@ -196,7 +196,10 @@ fn a_timer_that_is_dropped_wakes_nobody() {
         let other = Timer::new(&worker.timers);
         other.set_after(100 * MS);
         worker.sleep(50 * MS).await;
-        assert!(!has_fired(&other).await, "by the time of the one before");
+        assert!(
+            !has_fired(&other).await,
+            "a timer does not fire at the time of the timer before"
+        );
         worker.sleep(100 * MS).await;
         assert!(has_fired(&other).await);
     });
@@ -214,7 +217,7 @@ fn a_worker_has_one_value_of_each_type() {
     assert_eq!(
         self::worker().local::<Cell<u32>>().get(),
         0,
-        "of another worker"
+        "the value belongs to another worker"
     );
 }
 
@@ -227,21 +230,25 @@ fn turns_of_the_clock_are_told_apart_and_time_stands_within_one() {
         assert_eq!(
             (clock.now(), clock.unix()),
             (now, unix),
-            "one turn, one time"
+            "the clock does not change within a turn"
         );
         assert_eq!(clock.turn(), turn);
         clock.begin_round();
         assert_eq!(
             clock.turn(),
             turn + 1,
-            "what is cached for a turn is looked at again"
+            "values cached for a turn are read again after the clock was updated"
         );
-        assert_eq!(clock.now(), now, "and the time is that of the turn");
+        assert_eq!(clock.now(), now, "the time stays that of the turn");
         tokio::time::sleep(5_000 * MS).await;
         clock.begin_turn();
         assert!(clock.now() >= now + 5_000 * MS);
         assert_eq!(clock.date().len(), h2o_http::date::LEN);
-        assert_eq!(clock.date(), clock.date(), "made once in a second");
+        assert_eq!(
+            clock.date(),
+            clock.date(),
+            "the text of the date is made once per second"
+        );
     });
 }
 
@@ -251,7 +258,7 @@ fn counters_have_names_of_their_own_and_count_what_they_say() {
     names.sort_unstable();
     let all = names.len();
     names.dedup();
-    assert_eq!(names.len(), all, "no name twice");
+    assert_eq!(names.len(), all, "no counter name occurs twice");
     for (at, counter) in Counter::ALL.iter().enumerate() {
         let counters = Counters::default();
         counters.add(*counter, 3);
@@ -282,7 +289,7 @@ fn counted(count: impl Fn(&Counters)) -> Vec<&'static str> {
 #[test]
 fn statuses_are_counted_by_their_class_and_errors_by_their_code() {
     for code in 100..600 {
-        let status = StatusCode::new(code).expect("a status");
+        let status = StatusCode::new(code).expect("the number is a valid status code");
         let requests = counted(|counters| counters.count_request(Some(status)));
         assert_eq!(
             requests.len(),
@@ -301,7 +308,7 @@ fn statuses_are_counted_by_their_class_and_errors_by_their_code() {
     assert_eq!(
         counted(|counters| counters.count_request(None)).len(),
         1,
-        "a request without an answer"
+        "a request without a response is counted once"
     );
 }
 
@@ -338,7 +345,10 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
                         model.insert(name, None);
                     }
                     (5, Some(name)) => {
-                        timers.remove(keys.remove(&name).expect("it is known"));
+                        timers.remove(
+                            keys.remove(&name)
+                                .expect("the timer of this name was added"),
+                        );
                         model.remove(&name);
                     }
                     _ => {}
@@ -376,7 +386,7 @@ fn tasks_of_a_worker_see_the_time_at_which_they_run() {
             tokio::time::sleep(700 * MS).await;
             its.clock.now()
         });
-        let seen = task.await.expect("no panic");
+        let seen = task.await.expect("the task does not panic");
         assert!(seen >= start + 700 * MS, "{:?}", seen - start);
     });
 }
@@ -399,7 +409,7 @@ fn a_worker_that_shuts_down_says_so_to_those_who_ask_and_those_who_wait() {
         assert_eq!((worker.shutting_down.get(), told.get()), (false, 0));
         worker.shut_down();
         for task in waiting {
-            task.await.expect("no panic");
+            task.await.expect("the task does not panic");
         }
         assert_eq!((worker.shutting_down.get(), told.get()), (true, 3));
     });

@@ -186,7 +186,9 @@ async fn back(
                 assert!(matches!(body.trailers(), Trailers::None));
                 return TunnelEnd::End(got);
             }
-            Ok(Some(piece)) => got.extend_from_slice(&piece.expect("it does not fail")),
+            Ok(Some(piece)) => {
+                got.extend_from_slice(&piece.expect("the tunnel gives bytes without an error"))
+            }
         }
         pause(&mut random).await;
     }
@@ -250,14 +252,17 @@ fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
         let connection = tokio::task::spawn_local(connection);
         let echo = tokio::task::spawn_local(echo);
         let all = async {
-            let (seen, sent) = connection.await.expect("no panic");
-            (seen, sent, echo.await.expect("no panic"))
+            let (seen, sent) = connection.await.expect("the task does not panic");
+            (seen, sent, echo.await.expect("the task does not panic"))
         };
         let ended = tokio::time::timeout(limit, all).await;
-        assert!(between.borrow().is_dropped, "{fault:?}: nobody reads it");
+        assert!(
+            between.borrow().is_dropped,
+            "{fault:?}: the response body is not dropped"
+        );
         ended
     });
-    ended.unwrap_or_else(|_| panic!("seed {seed}, {fault:?}: somebody waits for nothing"))
+    ended.unwrap_or_else(|_| panic!("seed {seed}, {fault:?}: a side of the tunnel waits for ever"))
 }
 
 #[test]
@@ -287,7 +292,9 @@ fn a_tunnel_that_is_given_up_ends_with_its_reason_while_bytes_are_under_way() {
         let after = fastrand::Rng::with_seed(seed).usize(..300_000);
         let (seen, sent, taken) = play(seed, 600_000, Fault::GivenUp(after));
         let TunnelEnd::GivenUp(reason, got) = seen else {
-            panic!("seed {seed}: {after} bytes and no end");
+            panic!(
+                "seed {seed}: {after} bytes were sent, and the tunnel has not ended with an error"
+            );
         };
         assert_eq!(reason, "the other side is too slow");
         assert!(bytes(taken).starts_with(&got), "seed {seed}");

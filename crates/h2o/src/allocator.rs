@@ -23,7 +23,7 @@ const fn is_aligned(layout: Layout, size: usize) -> bool {
 
 #[expect(
     unsafe_code,
-    reason = "an allocator hands out memory that is not initialised"
+    reason = "the interface of allocators is unsafe: it hands out memory that is not initialised"
 )]
 // SAFETY: mimalloc returns memory of at least the size asked for, or null. It is aligned as the layout demands: the functions with an
 // alignment are used where `is_aligned` does not hold. `mi_free` and `mi_realloc_aligned` take memory of all these functions.
@@ -76,7 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(unsafe_code, reason = "the allocator is called as the compiler would")]
+    #[expect(
+        unsafe_code,
+        reason = "the test calls the allocator directly, which is unsafe"
+    )]
     fn memory_is_aligned_as_asked_for_and_keeps_its_content() {
         for align in [1, 2, 4, 8, 16, 32, 64, 4096] {
             for size in [

@@ -3,7 +3,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "variables cannot be removed safely once threads run"
+    reason = "removing environment variables is safe only before threads run"
 )]
 
 use h2o_server::InheritedSockets;

@@ -275,7 +275,7 @@ mod tests {
         exchange.route = site.select_path(0, b"/");
         assert!(
             filtered(&mut exchange, 404, "").is_some(),
-            "the next request begins anew"
+            "an exchange that is used again gets error documents again"
         );
     }
 

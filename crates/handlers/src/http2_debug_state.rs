@@ -310,7 +310,7 @@ mod tests {
             exchange.request.version = Version::Http2;
             exchange.protocol = Protocol::Http2(Http2Stream::default());
             let Outcome::Done(response) = handler.on_request(&mut exchange) else {
-                panic!("HTTP/2 has a state")
+                panic!("an HTTP/2 request is answered with the state of its connection")
             };
             assert_eq!(exchange.protocol.http2().unwrap().debug_state, Some(want));
             assert_eq!(

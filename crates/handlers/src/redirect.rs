@@ -292,7 +292,7 @@ mod tests {
     fn location(path: &'static str, url: &str, target: &str) -> String {
         let outcome = ask(path, &format!("redirect: {url}"), |_| (), target);
         let Outcome::Done(response) = outcome else {
-            panic!("{url} is external")
+            panic!("the redirect to {url} is external")
         };
         response
             .headers
@@ -394,7 +394,7 @@ mod tests {
     fn external_redirects_send_a_small_page() {
         let config = "redirect: { url: 'http://h/?a&', status: 308 }";
         let Outcome::Done(response) = ask("/", config, |_| (), "/") else {
-            panic!("it is external")
+            panic!("the redirect is external")
         };
         assert_eq!(
             (response.status.as_u16(), response.reason()),
@@ -412,7 +412,7 @@ mod tests {
     /// The internal redirect that a request causes: its method, its URL, and whether the body is kept.
     fn rerouted(config: &str, edit: impl FnOnce(&mut Exchange)) -> (String, String, bool) {
         let Outcome::Reroute(reroute) = ask("/", config, edit, "/a") else {
-            panic!("{config} is no external redirect")
+            panic!("{config}: the redirect is internal")
         };
         assert_eq!(reroute.kind, RerouteKind::Delegation);
         assert!(reroute.fields == RerouteFields::All && reroute.restore.is_none());
@@ -435,7 +435,7 @@ mod tests {
         }
         let config = "redirect: { url: /b, status: 302, internal: YES }";
         let Outcome::Reroute(reroute) = ask("/", config, |_| (), "/") else {
-            panic!("it is internal")
+            panic!("the redirect is internal")
         };
         let answer = (reroute.unresolved)();
         assert_eq!(

@@ -312,7 +312,7 @@ mod tests {
                 let location = response.headers.get(h2o_http::Known::Location).unwrap();
                 format!("{} {}", response.status.as_u16(), location.escape_ascii())
             }
-            Outcome::Later(_) | Outcome::Next(_) => panic!("nothing to wait for"),
+            Outcome::Later(_) | Outcome::Next(_) => panic!("a rewrite rule waits for nothing"),
         }
     }
 

@@ -120,7 +120,8 @@ pub(crate) fn request(site: Site, method: &str, authority: &str, target: &str) -
         Rc::new(LocalSite(Arc::new(site))),
         Rc::new(connection),
     );
-    exchange.request.method = Method::from_token(method.as_bytes()).expect("tests use tokens");
+    exchange.request.method =
+        Method::from_token(method.as_bytes()).expect("the method in the test is a token");
     let span = exchange.request.headers.store(authority.as_bytes());
     exchange.request.set_authority(span);
     let span = exchange.request.headers.store(target.as_bytes());

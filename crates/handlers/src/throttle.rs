@@ -230,7 +230,7 @@ mod tests {
             runtime.block_on(async {
                 let (exchange, response) = filtered("GET", 200, &format!("x-traffic: {rate}"), len);
                 let Body::Stream(mut source) = response.body else {
-                    panic!("not throttled");
+                    panic!("the response is throttled, so its body is a stream");
                 };
                 let worker = Rc::clone(&exchange.worker);
                 let begun = tokio::time::Instant::now();

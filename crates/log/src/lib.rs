@@ -43,7 +43,7 @@ fn unix_time() -> Duration {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "for threads that wait for a log, which have no worker's clock"
+    reason = "threads that wait for a log have no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

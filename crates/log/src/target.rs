@@ -322,7 +322,7 @@ fn open_path(path: &str) -> io::Result<Sink> {
 fn replace(file: &OwnedFd, opened: &OwnedFd) -> io::Result<()> {
     #[expect(
         unsafe_code,
-        reason = "`dup3` wants the only owner of the descriptor it replaces"
+        reason = "`dup3` takes the replaced descriptor as an owner, of which another one exists"
     )]
     // SAFETY: `file` is open and stays so: the second owner is never dropped, and `dup3` keeps the number in use. A
     // concurrent write goes to the old file or to the new one.

@@ -69,9 +69,12 @@ fn searches(pattern: &str, text: &str, search: &str) -> impl FnMut() + use<> {
         let code = code.expect("the script is well-formed");
         vm.evaluate(code, 1, Rc::new(Defined));
     });
-    let block = vm.scope(|| vm.global("$searches").expect("it is set"));
+    let block = vm.scope(|| {
+        vm.global("$searches")
+            .expect("the script has set $searches")
+    });
     move || {
         let found = vm.scope(|| vm.yield_to(block, &[]).map(Value::is_true));
-        black_box(found).expect("no search raises");
+        black_box(found).expect("the search raises no exception");
     }
 }

@@ -1,6 +1,6 @@
 //! The functions of Rust that the shim calls. No panic leaves them.
 
-#![expect(unsafe_code, reason = "C calls these functions with its pointers")]
+#![expect(unsafe_code, reason = "mruby calls these functions with C pointers")]
 
 use std::any::{Any, TypeId};
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Declarations of the functions and structs of `shim.c` and `limits.c`, and of the numbers that both sides use. They must
 //! agree with the definitions there.
 
-#![expect(unsafe_code, reason = "declarations of C")]
+#![expect(unsafe_code, reason = "the declarations are those of C functions")]
 
 use std::ffi::{c_char, c_double, c_int, c_ulong, c_void};
 

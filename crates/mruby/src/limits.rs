@@ -1,6 +1,6 @@
 //! The exceptions that a script gets when it reaches a limit of memory or time.
 
-#![expect(unsafe_code, reason = "the shim raises the exceptions")]
+#![expect(unsafe_code, reason = "C functions of the shim raise the exceptions")]
 
 use crate::ffi;
 use crate::{Value, Vm};

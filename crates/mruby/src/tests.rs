@@ -573,7 +573,10 @@ fn calls_that_block_are_named_once_for_each_place() {
         std::thread::sleep(std::time::Duration::from_millis(25));
         !REPORTS.lock().unwrap().is_empty()
     });
-    assert!(deadline.is_some(), "nothing was reported");
+    assert!(
+        deadline.is_some(),
+        "the script that the watchdog interrupts has no deadline"
+    );
     let reports = REPORTS.lock().unwrap();
     let named = reports.iter().filter(|text| text.contains("blocks"));
     assert_eq!(named.collect::<Vec<_>>(), [want]);

@@ -39,7 +39,10 @@ pub enum Kind {
     Object,
 }
 
-#[expect(unsafe_code, reason = "the shim looks at the bits")]
+#[expect(
+    unsafe_code,
+    reason = "C functions of the shim read the bits of a value"
+)]
 impl Value {
     /// The value `nil`.
     #[must_use]

@@ -1,6 +1,6 @@
 //! The watchdog, which interrupts scripts that do not end: one thread for all VMs of the process.
 
-#![expect(unsafe_code, reason = "the shim interrupts")]
+#![expect(unsafe_code, reason = "a C function of the shim interrupts the script")]
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_ulong};

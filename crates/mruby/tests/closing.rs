@@ -45,9 +45,15 @@ fn the_memory_of_a_closed_vm_goes_back_to_the_system() {
     // shortening its heap.
     let new = vm_with_strings(100);
     let full = resident();
-    assert!(full > before + 30, "{before} -> {full} MB");
+    assert!(
+        full > before + 30,
+        "memory grows by more than 30 MB: {before} -> {full} MB"
+    );
     drop(old);
     let after = resident();
-    assert!(after < before + 10, "{before} -> {full} -> {after} MB");
+    assert!(
+        after < before + 10,
+        "closing the VM frees its memory: {before} -> {full} -> {after} MB"
+    );
     drop(new);
 }

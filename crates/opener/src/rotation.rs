@@ -90,7 +90,7 @@ pub fn has_birth_time(file: impl AsFd) -> bool {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "logs are rotated outside of workers, which have the clock"
+    reason = "logs are rotated by threads that have no worker's clock"
 )]
 fn unix_now() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

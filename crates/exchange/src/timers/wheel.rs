@@ -344,7 +344,7 @@ mod tests {
                 }
                 wheel.advance(now, |value| {
                     let deadline = timers[value as usize].1.take();
-                    let deadline = deadline.expect("it is set");
+                    let deadline = deadline.expect("the timer that fires has a deadline");
                     assert!(deadline <= now, "{deadline} at {now}");
                 });
                 for (_, deadline) in &timers {

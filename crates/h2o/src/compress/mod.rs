@@ -191,7 +191,9 @@ fn publish(
             && let Some(&(original, coding)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
         {
             let outcome = variant::publish(original, coding);
-            let mut done = done.lock().expect("no thread panics while it counts");
+            let mut done = done
+                .lock()
+                .expect("no thread panics while it holds the lock of the counts");
             let (summary, errors, progress) = &mut *done;
             match outcome {
                 Ok(outcome) => summary.add(outcome),

@@ -1,6 +1,6 @@
 //! `--daemonize`: the supervisor leaves the terminal and goes to the background.
 
-#![expect(unsafe_code, reason = "no safe wrapper forks twice")]
+#![expect(unsafe_code, reason = "no safe wrapper of fork exists")]
 
 use std::os::fd::AsFd;
 

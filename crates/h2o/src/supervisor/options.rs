@@ -339,7 +339,7 @@ mod tests {
                 "--port=127.0.0.1:80 --port=u443 --port [::1]:u8443 --path=/s --interval=0.5 {separator} h2o -c f --stop"
             );
             let Ok(Task::Supervise(options, command)) = read(&line, &[]) else {
-                panic!("it is refused");
+                panic!("the options are refused");
             };
             assert_eq!(command, ["h2o", "-c", "f", "--stop"]);
             let want = [
@@ -362,7 +362,7 @@ mod tests {
                 options.auto_restart.map(|every| every.as_secs()),
                 options.kill_old_delay.as_secs(),
             ),
-            _ => panic!("it is refused"),
+            _ => panic!("the options are refused"),
         };
         let variables = [
             ("ENABLE_AUTO_RESTART", "1"),

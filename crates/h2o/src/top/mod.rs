@@ -89,7 +89,7 @@ fn show(lines: &[String]) -> std::io::Result<()> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a program of its own has no worker's clock"
+    reason = "h2o top is a process without workers, and so without a worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()

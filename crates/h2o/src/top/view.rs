@@ -180,7 +180,7 @@ mod tests {
             {{"url":"http://c/","host":"a","path":"/","up":false}}]}}"#,
             requests * 1024
         );
-        Report::parse(&text).expect("it is a report")
+        Report::parse(&text).expect("the text is a status report")
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_server_without_metrics_has_no_paths() {
-        let report = Report::parse(r#"{"paths": null}"#).expect("it is a report");
+        let report = Report::parse(r#"{"paths": null}"#).expect("the text is a status report");
         let shown = lines(&report, &report, 1.0, Order::Time);
         assert_eq!(
             shown.last().unwrap(),

@@ -47,7 +47,10 @@ impl Transport for Socket {
 }
 
 fn ip(text: &str) -> Address {
-    Address::Ip(text.parse::<SocketAddr>().expect("tests use addresses"))
+    Address::Ip(
+        text.parse::<SocketAddr>()
+            .expect("the test gives a socket address"),
+    )
 }
 
 /// A client's connection over TLS.
@@ -107,7 +110,8 @@ pub(crate) fn begun(worker: &Rc<Worker>) -> Exchange {
 /// Fills the request line of an exchange in.
 pub(crate) fn ask(exchange: &mut Exchange, method: &str, authority: &str, target: &str) {
     let request = &mut exchange.request;
-    request.method = Method::from_token(method.as_bytes()).expect("tests use tokens");
+    request.method =
+        Method::from_token(method.as_bytes()).expect("the method in the test is a token");
     let span = request.headers.store(authority.as_bytes());
     request.set_authority(span);
     let span = request.headers.store(target.as_bytes());

@@ -447,7 +447,7 @@ fn inner_levels_add_logs_and_equal_paths_share_a_target() {
     assert_eq!(resources.0.len(), 2);
     assert!(
         !std::fs::exists(path).unwrap(),
-        "nothing is opened while reading"
+        "logs are not opened while the configuration is read"
     );
     for resource in &resources.0 {
         resource.open().unwrap();

@@ -411,7 +411,7 @@ impl BodySource for Pieces {
 /// Pulls the body of the response in pieces of at most `max` bytes.
 async fn pull(filtered: &mut Filtered, max: usize) -> Vec<Result<Bytes, BodyError>> {
     let Body::Stream(source) = &mut filtered.response.body else {
-        panic!("not compressed");
+        panic!("the response is compressed, so its body is a stream");
     };
     let mut pieces = Vec::new();
     while let Some(piece) = poll_fn(|context| source.poll_next(context, max)).await {
@@ -540,7 +540,7 @@ fn a_long_piece_of_work_leaves_the_turn_to_other_connections() {
     };
     let mut filtered = case.run(Body::Bytes(vec![0; 1_000_000].into()));
     let Body::Stream(source) = &mut filtered.response.body else {
-        panic!("not compressed");
+        panic!("the response is compressed, so its body is a stream");
     };
     let worker = &filtered.exchange.worker;
     let mut task = Context::from_waker(std::task::Waker::noop());

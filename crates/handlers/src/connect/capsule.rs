@@ -173,7 +173,10 @@ pub(super) const MAX_HEAD: usize = 6;
 
 /// Appends the head of a capsule that carries a UDP payload of `len` bytes, at most 65527.
 pub(super) fn begin(format: Format, len: usize, out: &mut impl Extend<u8>) {
-    debug_assert!(len <= MAX_PAYLOAD, "no datagram is longer");
+    debug_assert!(
+        len <= MAX_PAYLOAD,
+        "a datagram is not longer than the largest UDP payload"
+    );
     let context_id = format.context_id();
     let len = u32::try_from(len + context_id.len()).unwrap_or(u32::MAX);
     let bytes = len.to_be_bytes();
@@ -199,7 +202,7 @@ mod tests {
             while let Some(payload) = reader.next(&mut piece)? {
                 found.push(payload.to_vec());
             }
-            assert!(piece.is_empty(), "all is taken");
+            assert!(piece.is_empty(), "the reader consumes all bytes");
         }
         assert!(reader.retained() <= 2 * (MAX_PAYLOAD + MAX_VARINT));
         Ok(found)

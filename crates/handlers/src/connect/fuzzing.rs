@@ -27,7 +27,10 @@ pub fn datagrams<'a>(
         }
         assert!(piece.is_empty(), "`next` consumes all bytes");
         // A length that a peer announces allocates no memory before the bytes arrive.
-        assert!(reader.retained() <= 2 * received + 16, "memory is bounded");
+        assert!(
+            reader.retained() <= 2 * received + 16,
+            "the reader holds memory only for bytes that have arrived"
+        );
     }
     (found, false)
 }

@@ -157,7 +157,11 @@ mod tests {
             far.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"hello");
             far.write_all(b"to you").await.unwrap();
-            assert_eq!(next(&mut source).await.unwrap(), "to yo", "as asked for");
+            assert_eq!(
+                next(&mut source).await.unwrap(),
+                "to yo",
+                "a piece is not longer than was asked for"
+            );
             assert_eq!(next(&mut source).await.unwrap(), "u");
             far.shutdown().await.unwrap();
             assert_eq!(next(&mut source).await.unwrap_err(), "end");

@@ -415,7 +415,11 @@ mod tests {
                 if format == Format::Bare {
                     assert_eq!(far.recv(&mut received).await.unwrap(), 6);
                 } else {
-                    assert_eq!(counted(Counter::UdpDropped), 0, "nothing has run");
+                    assert_eq!(
+                        counted(Counter::UdpDropped),
+                        0,
+                        "the tunnel has not run yet, so no datagram was dropped"
+                    );
                 }
                 assert_eq!(far.recv(&mut received).await.unwrap(), 0);
                 assert_eq!(far.recv(&mut received).await.unwrap(), 4);

@@ -236,7 +236,11 @@ mod tests {
         assert_eq!(show(&field(MAX_ELEMENTS), 1000).split(',').count(), 64);
         assert_eq!(show(&field(MAX_ELEMENTS + 1), 1000), "whole");
         let dropped = format!("bytes={}0-0", "-0,".repeat(MAX_ELEMENTS));
-        assert_eq!(show(&dropped, 1000), "whole", "dropped ones count");
+        assert_eq!(
+            show(&dropped, 1000),
+            "whole",
+            "elements that are dropped count towards the limit"
+        );
     }
 
     #[test]

@@ -173,7 +173,10 @@ mod tests {
             ids(&next) == ids(&first)
         };
         assert!(is_kept(running));
-        assert!(is_kept(["", "", "file.dir: /srv/"]), "the same values");
+        assert!(
+            is_kept(["", "", "file.dir: /srv/"]),
+            "settings with the same values are kept"
+        );
         let others = [
             ["file.etag: OFF", "", "file.dir: /srv"],
             ["file.index: [a.html]", "", "file.dir: /srv"],

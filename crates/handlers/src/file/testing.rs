@@ -269,8 +269,8 @@ impl Ask<'_> {
                 Outcome::Reroute(Reroute { method, url, .. }) => {
                     answer.reroute = Some((method, String::from_utf8(url).unwrap()));
                 }
-                Outcome::Later(_) => unreachable!("awaited above"),
-                Outcome::Next(_) => panic!("files are asked for alone"),
+                Outcome::Later(_) => unreachable!("an outcome that comes later was awaited above"),
+                Outcome::Next(_) => panic!("the test has no handler after the file handler"),
             }
             break;
         }

@@ -117,7 +117,10 @@ pub(super) fn of_response(response: Response) -> Answer {
 fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
     let number = match value.kind() {
         Kind::Integer => value.as_integer(),
-        #[expect(clippy::cast_possible_truncation, reason = "as Float#to_i does")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the fraction is cut off, as Float#to_i does"
+        )]
         Kind::Float => value.as_float().map(|number| number as i64),
         _ => {
             let shown = if value.is_nil() {

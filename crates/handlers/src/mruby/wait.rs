@@ -63,7 +63,7 @@ fn sleep(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "not negative; what is too large becomes the largest number"
+        reason = "the number is not negative, and the cast saturates"
     )]
     let time = Duration::from_millis((seconds.max(0.0) * 1000.0) as u64);
     // A longer time is reduced to one year, which timers can count.

@@ -308,8 +308,10 @@ mod tests {
     fn workers_forget_handlers_that_are_gone() {
         let settings = ProxySettings::default();
         let handler = || {
-            let url = BackendUrl::parse("http://127.0.0.1:1/").expect("a URL");
-            let upstream = settings.upstream().expect("no CA file");
+            let url = BackendUrl::parse("http://127.0.0.1:1/").expect("the URL is valid");
+            let upstream = settings
+                .upstream()
+                .expect("the settings name no CA file, so nothing can fail");
             let upstream = Upstream::new(vec![(url, 1)], Balancing::RoundRobin, upstream);
             ProxyHandler::new(upstream, &settings)
         };

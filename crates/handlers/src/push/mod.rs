@@ -317,7 +317,11 @@ mod tests {
             );
             collect(&mut exchange, &mut response);
             assert_eq!(pushes(&exchange), want, "{name}");
-            assert_eq!(shown(&response.headers), "", "filtered for all: {name}");
+            assert_eq!(
+                shown(&response.headers),
+                "",
+                "link elements are removed from every response: {name}"
+            );
         }
     }
 

@@ -36,7 +36,7 @@ static FORMAT: LazyLock<Format> = LazyLock::new(|| {
         r#""http2.priority.actual.weight":"%{http2.priority.actual.weight}x","#,
         r#""authority":"%V"}"#,
     );
-    Format::compile(text, Escape::Json).expect("the format above is one")
+    Format::compile(text, Escape::Json).expect("the format above is a valid log format")
 });
 
 /// The requests in progress on a worker, separated by `,`. `asking` is the request for the status report itself, which

@@ -47,10 +47,10 @@ fn ask_with(
 fn done(outcome: Outcome) -> Response {
     match outcome {
         Outcome::Done(response) => response,
-        Outcome::Declined => panic!("declined"),
-        Outcome::Later(_) => panic!("later"),
-        Outcome::Reroute(_) => panic!("rerouted"),
-        Outcome::Next(_) => panic!("handed on"),
+        Outcome::Declined => panic!("the handler declined the request"),
+        Outcome::Later(_) => panic!("the handler does not answer at once"),
+        Outcome::Reroute(_) => panic!("the handler rerouted the request"),
+        Outcome::Next(_) => panic!("the request was passed to the next handler"),
     }
 }
 
@@ -58,7 +58,7 @@ fn text(response: Response) -> String {
     match response.body {
         Body::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
         Body::Empty => String::new(),
-        Body::File(_) | Body::Stream(_) => panic!("the report is in memory"),
+        Body::File(_) | Body::Stream(_) => panic!("the body of a report is in memory"),
     }
 }
 
@@ -419,11 +419,11 @@ fn requests_and_counters_of_all_workers_are_gathered() {
     let other = workers[1].exchange(&kit::site(), &connection);
     kit::ask(&mut other.borrow_mut(), "PUT", "", "/other");
     let Outcome::Later(waiting) = ask(&workers[0], "GET", "/s/json?show=main,requests").1 else {
-        panic!("the other worker has to be asked")
+        panic!("the report waits for the other worker")
     };
     let answer = runtime().block_on(async {
         let Some(Order::Run(question)) = inbox.recv().await else {
-            panic!("nothing was asked");
+            panic!("the other worker got no question");
         };
         question(&workers[1]);
         waiting.await
@@ -447,7 +447,7 @@ fn a_worker_that_does_not_answer_is_left_out_after_a_second() {
     for is_gone in [true, false] {
         let (workers, inbox, _shared) = two_workers();
         let Outcome::Later(waiting) = ask(&workers[0], "GET", "/s/json?show=requests").1 else {
-            panic!("the other worker has to be asked")
+            panic!("the report waits for the other worker")
         };
         let inbox = (!is_gone).then_some(inbox);
         let (answer, waited) = runtime().block_on(async {

@@ -8,9 +8,10 @@ fn client(setting: &str, peer: &str, fields: &[(Known, &str)]) -> String {
     let text = format!("trusted-proxies: {setting}");
     let site = SETUP.read([&text, "", ""]);
     let site = site.unwrap_or_else(|error| panic!("{error}"));
-    let trusted = TrustedProxies::of(&site).expect("it is configured");
+    let trusted = TrustedProxies::of(&site).expect("the site has trusted proxies");
     let mut exchange = request(site, "GET", "default", "/");
-    let connection = std::rc::Rc::get_mut(&mut exchange.connection).expect("nobody else has it");
+    let connection = std::rc::Rc::get_mut(&mut exchange.connection)
+        .expect("the exchange is the only owner of its connection");
     if peer != "unix" {
         connection.peer = Address::Ip(SocketAddr::new(peer.parse().unwrap(), 4000));
     }
@@ -25,7 +26,11 @@ fn client(setting: &str, peer: &str, fields: &[(Known, &str)]) -> String {
             client: Some(client),
         } => {
             assert_eq!(exchange.client_address(), Address::Ip(client));
-            format!("{client} {}", told.expect("it is told").escape_ascii())
+            format!(
+                "{client} {}",
+                told.expect("the backend gets a field with the client's address")
+                    .escape_ascii()
+            )
         }
         other => {
             assert_eq!(exchange.client_address(), exchange.connection.peer);

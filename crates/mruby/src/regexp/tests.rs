@@ -246,7 +246,7 @@ fn a_block_of_gsub_can_wait() {
         ""
     );
     let waiting = crate::tests::resume_all(&vm);
-    assert_eq!(waiting, 2, "one wait per match");
+    assert_eq!(waiting, 2, "the script waits once per match");
     assert_eq!(evaluate(&vm, "$done"), r#""AB""#);
 }
 

@@ -1,6 +1,9 @@
 //! Classes with their methods, constants, variables, objects that own Rust data, and exceptions.
 
-#![expect(unsafe_code, reason = "the interface of the shim is C's")]
+#![expect(
+    unsafe_code,
+    reason = "the shim has the unsafe interface of C functions"
+)]
 
 use crate::border;
 use crate::ffi::{self, Op};

@@ -1,6 +1,9 @@
 //! A VM of mruby, which belongs to one thread.
 
-#![expect(unsafe_code, reason = "the interface of the shim is C's")]
+#![expect(
+    unsafe_code,
+    reason = "the shim has the unsafe interface of C functions"
+)]
 
 mod classes;
 mod roots;
@@ -542,7 +545,7 @@ impl Vm {
             .or_insert_with(|| Rc::new(T::default()));
         Rc::clone(value)
             .downcast()
-            .unwrap_or_else(|_| unreachable!("entries are filed under their own type"))
+            .unwrap_or_else(|_| unreachable!("each entry is stored under its own type"))
     }
 
     /// Runs a full garbage collection.

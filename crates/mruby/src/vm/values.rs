@@ -1,6 +1,9 @@
 //! Making, reading and changing values of Ruby in Rust.
 
-#![expect(unsafe_code, reason = "the interface of the shim is C's")]
+#![expect(
+    unsafe_code,
+    reason = "the shim has the unsafe interface of C functions"
+)]
 
 use crate::ffi::{self, Op, Work};
 use crate::{Kind, Value};

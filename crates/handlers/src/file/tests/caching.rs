@@ -29,7 +29,11 @@ fn settled_file_is_remembered_until_it_changes() {
     assert_eq!(kit.get("/a").text(), "one");
     write(root.path(), "a", "three");
     let same_turn = kit.ask("/a").send_in_this_turn();
-    assert_eq!(same_turn.text(), "one", "looked at once per turn");
+    assert_eq!(
+        same_turn.text(),
+        "one",
+        "the file is looked up once per turn of the event loop"
+    );
     assert_eq!(kit.get("/a").text(), "three");
     fs::remove_file(root.path().join("a")).unwrap();
     assert_eq!(kit.ask("/a").send_in_this_turn().text(), "three");

@@ -20,7 +20,10 @@ fn listing_has_the_parts_that_programs_read() {
     let answer = kit.get("/d%3c1%3e/");
     assert_eq!(answer.fields, ["content-type: text/html; charset=utf-8"]);
     assert_eq!((answer.status, answer.length, answer.dates), (200, None, 1));
-    assert_eq!(answer.hint, None, "found by content-type");
+    assert_eq!(
+        answer.hint, None,
+        "content-type alone tells whether a listing is compressed"
+    );
     let text = answer.text();
     assert!(text.starts_with("<!DOCTYPE html>\n"));
     let links: Vec<_> = text.match_indices("<A HREF=").collect();
@@ -114,7 +117,11 @@ fn folders_are_not_among_files_nor_10_before_2() {
     let want = [
         "b/", "link/", "sub9/", "sub10/", "apple", "(broken)", "file2", "file10", "Zebra",
     ];
-    assert_eq!(names(&text), want, "a broken link is no link: {text}");
+    assert_eq!(
+        names(&text),
+        want,
+        "the name of a broken symbolic link is not a link of the page: {text}"
+    );
     assert!(text.contains("<th aria-sort=\"ascending\">Name</th>"));
     // The configured path itself has no link to a parent directory.
     assert_eq!(names(&kit.get("/sub9/").text()), ["..", "x"]);

@@ -226,7 +226,10 @@ fn if_range_decides_whether_the_range_holds() {
         assert_eq!(answer.status, want, "{value}");
     }
     let other = kit.ask("/a.txt").field(Known::IfRange, "\"x\"").send();
-    assert_eq!(other.status, 200, "without range");
+    assert_eq!(
+        other.status, 200,
+        "a response to If-Range with another etag is the whole file"
+    );
 }
 
 #[test]
@@ -254,7 +257,7 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_response() {
     let exchange = kit.exchange("/big");
     let outcome = kit.handler().on_request(&mut exchange.borrow_mut());
     let h2o_exchange::Outcome::Done(response) = outcome else {
-        panic!("the file is in memory")
+        panic!("the handler answers at once for a file in memory")
     };
     write(root.path(), "big", vec![b'x'; 50_000]);
     assert_eq!(response.length, Some(100_000));
@@ -265,7 +268,7 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_response() {
         match source.poll_next(&mut context, 30_000) {
             std::task::Poll::Ready(Some(Ok(piece))) => sent += piece.len(),
             std::task::Poll::Ready(Some(Err(error))) => break error,
-            _ => panic!("the file is too short to be completed"),
+            _ => panic!("reading a file that became shorter must fail"),
         }
     };
     assert_eq!(sent, 50_000);

@@ -129,7 +129,10 @@ fn directories_above_a_watched_file_are_watched_too() {
         symlink(path("third"), path("x/y")).unwrap();
     };
     assert_eq!(after(&kit, target, link), "200 3");
-    assert!(stays_unwatched(&kit, target), "a link leads there now");
+    assert!(
+        stays_unwatched(&kit, target),
+        "a path through a symbolic link is not watched"
+    );
     fs::remove_file(path("x/y")).unwrap();
     fs::rename(path("x/y.old"), path("x/y")).unwrap();
     assert_eq!(get(&kit, target), "200 new");
@@ -149,7 +152,10 @@ fn same_file_in_a_replaced_directory_is_watched_anew() {
         fs::rename(path("y"), path("x")).unwrap();
     };
     assert_eq!(after(&kit, "/x/a", swap), "200 one");
-    assert!(!is_watched(&kit, "/x/a"), "its directory is another one");
+    assert!(
+        !is_watched(&kit, "/x/a"),
+        "the file in the replaced directory is not watched yet"
+    );
     let variant = || write(&root, "x/a.gz", "zipped");
     assert_eq!(after(&kit, "/x/a", variant), "200 zipped");
 }

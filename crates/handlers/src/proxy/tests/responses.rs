@@ -46,7 +46,7 @@ fn done(outcome: Outcome) -> Response {
     match outcome {
         Outcome::Done(response) => response,
         Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) | Outcome::Next(_) => {
-            panic!("no response")
+            panic!("the proxy answers the request at once")
         }
     }
 }
