@@ -49,9 +49,9 @@ struct Connection {
 
 impl Connection {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
-        let root = folder.path().to_str().expect("a plain name");
-        std::fs::write(folder.path().join("6.txt"), BODY).expect("a file");
+        let folder = tempfile::tempdir().expect("a temporary directory can be made");
+        let root = folder.path().to_str().expect("the path is UTF-8");
+        std::fs::write(folder.path().join("6.txt"), BODY).expect("the file can be written");
         let socket = folder.path().join("socket");
         let text = format!(
             "num-threads: 1\nhttp1-request-timeout: 3600\nhttp2-idle-timeout: 3600\n\
@@ -60,10 +60,10 @@ impl Connection {
         );
         let loaded = h2o_server::load("bench.conf", &Memory::new().file("bench.conf", text));
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
-        let sockets = h2o_server::bind(&loaded, 1).expect("a socket of ours");
-        let server = Server::start(&loaded, sockets, |_| {}).expect("a server");
+        let sockets = h2o_server::bind(&loaded, 1).expect("the server can bind a port");
+        let server = Server::start(&loaded, sockets, |_| {}).expect("the server starts");
         Self {
-            stream: UnixStream::connect(socket).expect("a server that listens"),
+            stream: UnixStream::connect(socket).expect("the server listens"),
             buffer: vec![0; 64 * 1024].into(),
             _server: server,
             _folder: folder,
@@ -71,12 +71,17 @@ impl Connection {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("an open connection");
+        self.stream
+            .write_all(bytes)
+            .expect("the connection is open");
     }
 
     /// Reads from the connection and appends the bytes to `input`.
     fn receive(&mut self, input: &mut Vec<u8>) {
-        let len = self.stream.read(&mut self.buffer).expect("a response");
+        let len = self
+            .stream
+            .read(&mut self.buffer)
+            .expect("the server answers");
         assert!(len > 0, "the server does not close the connection");
         input.extend_from_slice(&self.buffer[..len]);
     }
@@ -131,7 +136,7 @@ fn http2() -> impl FnMut() {
 }
 
 fn push_request(output: &mut Vec<u8>, next: &mut u32, block: &[u8]) {
-    let len = u8::try_from(block.len()).expect("a short block");
+    let len = u8::try_from(block.len()).expect("the field block is shorter than 256 bytes");
     output.extend_from_slice(&[0, 0, len, HEADERS, END_STREAM | END_HEADERS]);
     output.extend_from_slice(&next.to_be_bytes());
     output.extend_from_slice(block);

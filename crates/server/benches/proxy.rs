@@ -51,7 +51,7 @@ fn proxied<P: Protocol>(settings: &str) -> impl FnMut() {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
-        .expect("a runtime");
+        .expect("a runtime starts");
     move || runtime.block_on(request(&setup, &mut backend))
 }
 
@@ -103,8 +103,10 @@ trait Protocol: Default {
 
 impl<P: Protocol> Backend<P> {
     fn new(path: &std::path::Path) -> Self {
-        let listener = UnixListener::bind(path).expect("a short path");
-        listener.set_nonblocking(true).expect("a socket");
+        let listener = UnixListener::bind(path).expect("the path of the socket is short enough");
+        listener
+            .set_nonblocking(true)
+            .expect("the descriptor is a socket");
         Self {
             listener,
             stream: None,
@@ -133,7 +135,9 @@ impl<P: Protocol> Backend<P> {
         if self.stream.is_none()
             && let Ok((stream, _)) = self.listener.accept()
         {
-            stream.set_nonblocking(true).expect("a socket");
+            stream
+                .set_nonblocking(true)
+                .expect("the descriptor is a socket");
             self.stream = Some(stream);
         }
         let Some(stream) = &mut self.stream else {
@@ -146,7 +150,7 @@ impl<P: Protocol> Backend<P> {
         }
         let mut out = Vec::new();
         self.protocol.receive(&mut self.input, &mut out);
-        stream.write_all(&out).expect("an open connection");
+        stream.write_all(&out).expect("the connection is open");
         !out.is_empty()
     }
 }
@@ -212,7 +216,8 @@ impl Http2 {
     const END_HEADERS: u8 = 4;
 
     fn push_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: &[u8], payload: &[u8]) {
-        let len = u32::try_from(payload.len()).expect("a short frame");
+        let len =
+            u32::try_from(payload.len()).expect("the length of the payload fits into 32 bits");
         out.extend_from_slice(&len.to_be_bytes()[1..]);
         out.extend_from_slice(&[kind, flags]);
         out.extend_from_slice(stream);

@@ -136,7 +136,7 @@ fn script_answer(config: &str) -> impl FnMut() + use<> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build_local(tokio::runtime::LocalOptions::default())
-        .expect("a runtime");
+        .expect("a runtime starts");
     let setup = Setup::new("", config);
     let first = setup.request("/hello", &[]);
     let ask = async {
@@ -168,7 +168,7 @@ fn respond(exchange: &mut Exchange, status: StatusCode) {
             exchange.sent.headers = response.headers;
         }
         Outcome::Declined | Outcome::Later(_) | Outcome::Reroute(_) | Outcome::Next(_) => {
-            panic!("not answered at once")
+            panic!("the handler answers at once")
         }
     }
 }

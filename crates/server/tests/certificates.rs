@@ -103,7 +103,11 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
     assert_eq!(running.reload_certificates(), CertificateReload::default());
 
     let new_a = write_pair(folder, "a", "www.a.test");
-    assert_eq!(meet(&server, "a.test").1, old_a, "nobody asked for it");
+    assert_eq!(
+        meet(&server, "a.test").1,
+        old_a,
+        "the old certificate is served until certificates are reloaded"
+    );
     let done = running.reload_certificates();
     assert_eq!((done.renewed, done.failures), (1, Vec::new()));
     // Several connections are opened, so that every worker gets one.
@@ -111,7 +115,10 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
         assert_eq!(meet(&server, "a.test").1, new_a);
     }
     assert_eq!(meet(&server, "b.test").1, old_b);
-    assert!(is_answered(&mut early), "connections live on");
+    assert!(
+        is_answered(&mut early),
+        "connections stay open when certificates are reloaded"
+    );
 
     let list = server.loaded.certificates();
     let names: Vec<_> = list.iter().map(|info| &*info.names[0]).collect();

@@ -84,7 +84,9 @@ impl Handler for Trick {
                     }
                     Outcome::Done(text(format!("file {len} {total}")))
                 })),
-                RequestBody::Stream(_) => panic!("this handler does not stream"),
+                RequestBody::Stream(_) => {
+                    panic!("the body was collected, so the handler gets no stream")
+                }
             },
             Self::Pass => Outcome::Declined,
             Self::Pull => Outcome::Done(text(match &exchange.body {
@@ -495,7 +497,7 @@ fn content_that_waits_for_its_handler_is_not_left_out_of_max_memory() {
         response(&mut stream).0
     };
     let go_on = || {
-        eventually("the handler that is asked", || {
+        eventually("the handler to be called", || {
             (KEPT.load(Relaxed) != 0).then_some(())
         });
         let now = status();

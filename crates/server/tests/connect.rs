@@ -53,7 +53,7 @@ fn each_direction_of_a_tunnel_ends_as_its_sender_says() {
     let mut rest = String::new();
     far.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "thank you");
-    assert!(client.settle().is_empty(), "no reset");
+    assert!(client.settle().is_empty(), "the stream is not reset");
     // The client ends its direction of the tunnel first, and the whole tunnel ends.
     let (id, mut far) = open(&mut client, &listener);
     client.send(id, b" bird", true);

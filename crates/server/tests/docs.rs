@@ -82,13 +82,13 @@ fn sources(folders: &[std::path::PathBuf]) -> Vec<(std::path::PathBuf, String)> 
     let mut folders = folders.to_vec();
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("the folder is there") {
-            let path = entry.expect("it can be listed").path();
+        for entry in std::fs::read_dir(folder).expect("the folder with sources exists") {
+            let path = entry.expect("the folder can be read").path();
             if path.is_dir() {
                 folders.push(path);
                 continue;
             }
-            let text = std::fs::read_to_string(&path).expect("sources are text");
+            let text = std::fs::read_to_string(&path).expect("the source file is UTF-8");
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             let code = text
                 .lines()

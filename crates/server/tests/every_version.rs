@@ -64,7 +64,9 @@ struct Later;
 
 impl Handler for Later {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let reference = exchange.reference().expect("it is one of a worker's");
+        let reference = exchange
+            .reference()
+            .expect("the exchange belongs to a worker");
         Outcome::Later(Box::pin(async move {
             tokio::task::yield_now().await;
             let body = Body::Bytes(reference.borrow().request.target().to_vec().into());
@@ -447,7 +449,7 @@ fn requests_that_no_handler_is_asked_about_are_answered_through_the_filters() {
         let head = "POST /measure HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000\r\n\r\n";
         holder.write_all(head.as_bytes()).unwrap();
         holder.write_all(&vec![b'x'; 990_000]).unwrap();
-        let refused = eventually("the memory is used up", || {
+        let refused = eventually("the memory to be used up", || {
             let answer = Client::connect(&server, version).ask(Request::Get("/measure"))?;
             (answer.statuses == [503]).then_some(answer)
         });

@@ -54,10 +54,10 @@ impl Handler for Trick {
                 tokio::task::yield_now().await;
                 Outcome::Declined
             })),
-            Self::Panic => panic!("on purpose"),
+            Self::Panic => panic!("this panic is part of the test"),
             Self::LaterPanic => Outcome::Later(Box::pin(async {
                 tokio::task::yield_now().await;
-                panic!("on purpose, later")
+                panic!("this later panic is part of the test")
             })),
             Self::Stream => Outcome::Done(ok(Body::Stream(Box::new(Pieces {
                 left: 5,
@@ -160,7 +160,7 @@ impl BodySource for Pieces {
             return match self.last {
                 Last::End => Poll::Ready(None),
                 Last::Fail => Poll::Ready(Some(Err(BodyError::Failed("the well ran dry".into())))),
-                Last::Panic => panic!("on purpose, in a body"),
+                Last::Panic => panic!("this panic in a body is part of the test"),
             };
         }
         self.left -= 1;
@@ -532,7 +532,10 @@ fn a_client_that_drips_overdraws_its_budget() {
     let mut bytes = 0;
     while stream.write_all(b"x").is_ok() {
         bytes += 1;
-        assert!(bytes < 200, "each byte costs one of 50 units");
+        assert!(
+            bytes < 200,
+            "the connection outlives its 50 units, of which each byte costs one"
+        );
         // Waits until the server has read the byte. Otherwise the server might read several bytes at once, and charge the abuse
         // budget for one read only.
         server.0.turn();

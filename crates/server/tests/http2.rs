@@ -158,7 +158,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
         let window = usize::try_from(client.window(id)).unwrap();
         assert!(
             sent + window <= taken + 65_535,
-            "{sent} were sent, {taken} taken, {window} more may come"
+            "{sent} bytes were sent, {taken} taken, the window allows {window} more"
         );
         let len = left.len().min(window);
         if len > 0 {
@@ -259,7 +259,11 @@ fn a_request_that_nobody_has_looked_at_is_refused() {
     let mut client = server.client();
     let id = client.ask("/refuse", &[]);
     let last = format!("{id} reset 7");
-    assert_eq!(client.until(&last).len(), 1, "nothing but REFUSED_STREAM");
+    assert_eq!(
+        client.until(&last).len(),
+        1,
+        "the stream is answered by REFUSED_STREAM only"
+    );
     client.ask("/now", &[]);
     client.until("3 3 bytes.");
     // Over HTTP/1, such a request gets no response.

@@ -240,7 +240,7 @@ fn the_last_push_sets_the_cookie_of_casper() {
     );
     let head = seen.iter().find(|frame| frame.starts_with("4 200"));
     let cookie = head.and_then(|head| head.strip_prefix("4 200 x-http2-push=pushed "));
-    let cookie = cookie.unwrap_or_else(|| panic!("a cookie: {seen:?}"));
+    let cookie = cookie.unwrap_or_else(|| panic!("the response has no cookie: {seen:?}"));
 
     // The client's cookie says that it has both resources: neither is pushed, whether its handler answers at once or later.
     let mut client = Client::connect(server.server.port);

@@ -122,13 +122,13 @@ fn an_upload_that_nobody_reads_counts_as_memory() {
     uploading.send(first, b"x", false);
     let stream = uploading.ask(&head, false);
     uploading.send(stream, &vec![b'x'; 960_000], false);
-    eventually("new requests are refused", || {
+    eventually("new requests to be refused", || {
         uploading.exchange();
         let mut other = Client::connect(server.port);
         (status(&mut other, "/small") == Some(503)).then_some(())
     });
     drop(uploading);
-    eventually("what it held is free again", || {
+    eventually("the memory of the connection to be freed", || {
         let mut other = Client::connect(server.port);
         (status(&mut other, "/small") == Some(200)).then_some(())
     });
@@ -152,7 +152,10 @@ fn responses_that_clients_do_not_acknowledge_count_as_memory() {
             break;
         }
     }
-    assert!(silent.len() < 30, "30 responses of 4 MB fit into 1 MB");
+    assert!(
+        silent.len() < 30,
+        "the server holds 30 responses of 4 MB within 1 MB"
+    );
 }
 
 #[test]
@@ -185,7 +188,11 @@ fn answers_without_a_connection_count_as_traffic() {
     socket.send(&datagram).unwrap();
     let mut answer = [0; 2000];
     let len = socket.recv(&mut answer).unwrap();
-    assert_eq!(answer[1..5], [0; 4], "it is a Version Negotiation packet");
+    assert_eq!(
+        answer[1..5],
+        [0; 4],
+        "the version is 0, which marks a Version Negotiation packet"
+    );
     // The tolerance of 20 bytes is for the status reports that this test requests: the lengths of the reports differ by some
     // digits.
     let report = second - first;
@@ -222,10 +229,10 @@ fn the_report_has_what_open_and_closed_connections_have_done() {
     assert_eq!(counted("num-paths.created"), 1);
     assert_eq!(counted("num-frames-received.application_close"), 0);
     drop(client);
-    eventually("the connection is gone", || {
+    eventually("the end of the connection", || {
         (counted("num-frames-received.application_close") == 1).then_some(())
     });
-    eventually("it is drained", || {
+    eventually("the draining of the connection", || {
         let active = reported(&server, "events", "connections.shutdown")?;
         (active == 0).then_some(())
     });
@@ -257,7 +264,7 @@ fn the_log_has_the_priority_and_the_counters_of_the_connection() {
     let stream = client.ask(&head, true);
     client.until(|client| client.answer(stream).has_ended);
     status(&mut client, "/large");
-    let lines = eventually("both requests are logged", || {
+    let lines = eventually("both requests to be logged", || {
         let lines = std::fs::read_to_string(&log).ok()?;
         (lines.lines().count() == 2).then_some(lines)
     });

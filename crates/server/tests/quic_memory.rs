@@ -161,7 +161,10 @@ fn a_handshake_that_its_client_leaves_holds_little() {
         .collect();
     let each = (held(&mut observer) - before) / left.len().cast_signed();
     eprintln!("{each} bytes per handshake");
-    assert!(each > 5_000, "{each}: handshakes have begun");
+    assert!(
+        each > 5_000,
+        "only {each} bytes per handshake: the handshakes have not begun"
+    );
     assert!(each <= HALF_OPEN, "{each} bytes per handshake");
 }
 
@@ -179,6 +182,9 @@ fn streams_whose_clients_do_not_read_hold_less_than_their_windows() {
     }
     client.settle();
     let all = usize::try_from(held(&mut observer) - before).unwrap();
-    assert!(all > STREAMS * 1000, "responses have begun: {all} bytes");
-    assert!(all < STREAMS * WINDOW, "{all} bytes");
+    assert!(
+        all > STREAMS * 1000,
+        "only {all} bytes: the responses have not begun"
+    );
+    assert!(all < STREAMS * WINDOW, "{all} bytes for all responses");
 }

@@ -96,7 +96,7 @@ impl Handler for Tunnels {
                 });
                 open(Box::new(Flood(pipe)))
             }
-            other => panic!("no such behaviour: {other}"),
+            other => panic!("the test has no behaviour {other}"),
         }
     }
 
@@ -361,7 +361,10 @@ fn fill(server: &Embedded, stream: &mut TcpStream) {
                     return taken;
                 }
             }
-            assert!(taken < 64 << 20, "nothing holds the client up");
+            assert!(
+                taken < 64 << 20,
+                "the server reads from the client without limit"
+            );
         }
     });
     stream.set_nonblocking(false).unwrap();
@@ -383,7 +386,10 @@ fn until_nothing_moves(server: &Embedded, mut moved: impl FnMut() -> usize) {
 fn until_flood_stops(server: &Embedded) {
     until_nothing_moves(server, || {
         let flooded = FLOODED.load(SeqCst);
-        assert!(flooded < 256 << 20, "nothing holds the handler up");
+        assert!(
+            flooded < 256 << 20,
+            "the server reads from the handler without limit"
+        );
         flooded
     });
 }
@@ -511,7 +517,7 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
 }
 
 fn until_told_the_end() {
-    eventually("the end, as the handler is told it", || {
+    eventually("the end of the tunnel at the handler", || {
         TOLD.lock().unwrap().ends_with(b"<end>").then_some(())
     });
 }
@@ -527,7 +533,7 @@ fn http_2_a_client_has_time_to_end_a_tunnel_whose_handler_has_gone() {
     let left_open = client.connect_plain("bye.test:1");
     client.until(&format!("{left_open} 0 bytes."));
     client.send(left_open, b"what is on its way", false);
-    assert!(client.settle().is_empty(), "nothing is reset");
+    assert!(client.settle().is_empty(), "a stream was reset");
     // The server's grace period for the client's END_STREAM ends, so the server resets the stream.
     let reset = format!("{left_open} reset 0");
     assert_eq!(client.until(&reset), [reset]);

@@ -71,9 +71,15 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 #[must_use]
 pub fn patient(socket: TcpStream) -> TcpStream {
     let limit = Some(Duration::from_secs(20));
-    socket.set_read_timeout(limit).expect("a socket");
-    socket.set_write_timeout(limit).expect("a socket");
-    socket.set_nodelay(true).expect("a socket");
+    socket
+        .set_read_timeout(limit)
+        .expect("the socket is a TCP socket");
+    socket
+        .set_write_timeout(limit)
+        .expect("the socket is a TCP socket");
+    socket
+        .set_nodelay(true)
+        .expect("the socket is a TCP socket");
     socket
 }
 
@@ -84,15 +90,15 @@ pub fn patient(socket: TcpStream) -> TcpStream {
 pub fn wait_until_read(socket: &TcpStream) {
     let in_table = |address: SocketAddr| {
         let SocketAddr::V4(address) = address else {
-            panic!("{address} is not of IPv4");
+            panic!("{address} is not an IPv4 address");
         };
         let ip = u32::from_ne_bytes(address.ip().octets());
         format!("{ip:08X}:{:04X}", address.port())
     };
-    let ours = in_table(socket.local_addr().expect("a socket"));
-    let theirs = in_table(socket.peer_addr().expect("a connected socket"));
+    let ours = in_table(socket.local_addr().expect("the socket is a TCP socket"));
+    let theirs = in_table(socket.peer_addr().expect("the socket is connected"));
     eventually("the other side to read everything", || {
-        let table = std::fs::read_to_string("/proc/net/tcp").expect("a table of sockets");
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc/net/tcp can be read");
         let waits = table.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(5).collect();
             match fields[..] {
@@ -114,7 +120,7 @@ pub fn wait_until_read(socket: &TcpStream) {
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "an `Instant` cannot be made otherwise; tests depend on no particular one"
+    reason = "an `Instant` comes only from the clock; tests depend on no particular one"
 )]
 pub fn any_moment() -> Instant {
     Instant::now()

@@ -26,8 +26,8 @@ impl Random {
     /// # Panics
     /// If `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        let limit = u64::try_from(limit).expect("64 bits");
-        usize::try_from(self.next() % limit).expect("below a usize")
+        let limit = u64::try_from(limit).expect("the number fits into 64 bits");
+        usize::try_from(self.next() % limit).expect("the number is below a limit of type usize")
     }
 
     /// Returns true with the probability 1 in `times`.

@@ -19,7 +19,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
         .enable_all()
         .start_paused(true)
         .build_local(LocalOptions::default());
-    runtime.expect("a runtime").block_on(async {
+    runtime.expect("a runtime starts").block_on(async {
         // While a blocking task runs, tokio does not advance its paused clock, so this one waits until the test is over.
         let (is_over, wait) = mpsc::channel::<()>();
         let patience = Duration::from_secs(20);
@@ -27,7 +27,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
         let mut test = pin!(test);
         let outcome = poll_fn(|task| {
             let is_too_long = pin!(&mut patience).poll(task).is_ready();
-            assert!(!is_too_long, "nothing takes that long");
+            assert!(!is_too_long, "the test ends within its time limit");
             test.as_mut().poll(task)
         });
         let outcome = outcome.await;

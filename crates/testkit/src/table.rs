@@ -33,7 +33,7 @@ impl Entry {
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key)
-            .map(|value| std::str::from_utf8(value).expect("text"))
+            .map(|value| std::str::from_utf8(value).expect("the bytes are UTF-8"))
     }
 
     /// Whether the entry applies to this value of `http1-strict`.
@@ -46,7 +46,7 @@ impl Entry {
             None => true,
             Some("only") => strict,
             Some("off") => !strict,
-            Some(other) => panic!("{}: strict: {other}", self.name),
+            Some(other) => panic!("{}: `strict` cannot be {other}", self.name),
         }
     }
 }
@@ -103,13 +103,15 @@ fn read_entry(lines: &[&str], keys: &[&str]) -> Entry {
     for line in lines {
         let (key, value) = line
             .split_once(':')
-            .unwrap_or_else(|| panic!("no key: {line}"));
+            .unwrap_or_else(|| panic!("the line has no key: {line}"));
         let value = unescape(value.trim_matches(' '));
         match key.split_once('*').unwrap_or((key, "1")) {
-            ("name", _) => entry.name = String::from_utf8(value).expect("a name"),
+            ("name", _) => {
+                entry.name = String::from_utf8(value).expect("the name of an entry is UTF-8")
+            }
             ("input", times) => entry
                 .input
-                .extend(value.repeat(times.parse().expect("a number"))),
+                .extend(value.repeat(times.parse().expect("the text is a number"))),
             (key, _) => {
                 assert!(keys.contains(&key), "{}: unknown key {key}", entry.name);
                 entry.fields.push((key.to_owned(), value));
@@ -136,8 +138,11 @@ fn unescape(text: &str) -> Vec<u8> {
             Some(b'\\') => b'\\',
             Some(b'x') => {
                 let mut digit = || rest.next().and_then(|d| char::from(d).to_digit(16));
-                let (high, low) = (digit().expect("a digit"), digit().expect("a digit"));
-                u8::try_from(high * 16 + low).expect("two digits")
+                let (high, low) = (
+                    digit().expect("the escape has two hexadecimal digits"),
+                    digit().expect("the escape has two hexadecimal digits"),
+                );
+                u8::try_from(high * 16 + low).expect("two hexadecimal digits are a byte")
             }
             other => panic!("unknown escape {other:?} in {text}"),
         });

@@ -85,7 +85,7 @@ impl ServerCertVerifier for AnyCertificate {
 pub fn client_config(alpn: &[u8]) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("there is TLS 1.3")
+        .expect("the provider has TLS 1.3")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyCertificate::default()))
         .with_no_client_auth();
@@ -116,9 +116,10 @@ impl Client {
     /// If the configuration is invalid.
     #[must_use]
     pub fn new(config: &Arc<ClientConfig>, socket: TcpStream) -> Self {
-        let name = ServerName::try_from("a.test").expect("a name");
+        let name = ServerName::try_from("a.test").expect("the host name is valid");
         Self {
-            tls: ClientConnection::new(Arc::clone(config), name).expect("a configuration"),
+            tls: ClientConnection::new(Arc::clone(config), name)
+                .expect("the configuration is valid"),
             socket,
             received: Vec::new(),
             wire: Vec::new(),
@@ -133,7 +134,7 @@ impl Client {
     pub fn flush(&mut self) {
         while self.tls.wants_write() {
             let sent = self.tls.write_tls(&mut self.socket);
-            sent.expect("the server takes what we send");
+            sent.expect("the server reads what the client sends");
         }
     }
 
@@ -143,7 +144,7 @@ impl Client {
     /// If the server does not take the records.
     pub fn send(&mut self, bytes: &[u8]) {
         let written = self.tls.writer().write_all(bytes);
-        written.expect("there is room");
+        written.expect("the TLS buffer has room");
         self.flush();
     }
 
@@ -152,8 +153,11 @@ impl Client {
     /// # Panics
     /// If no ticket allows it, or the server does not take the records.
     pub fn send_early(&mut self, bytes: &[u8]) {
-        let mut early = self.tls.early_data().expect("a ticket allows it");
-        early.write_all(bytes).expect("there is room");
+        let mut early = self
+            .tls
+            .early_data()
+            .expect("the session ticket allows early data");
+        early.write_all(bytes).expect("the TLS buffer has room");
         self.flush();
     }
 
@@ -163,15 +167,18 @@ impl Client {
     /// If nothing arrives in time, or the received bytes are invalid.
     pub fn receive(&mut self) {
         let mut bytes = vec![0; 65_536];
-        let len = self.socket.read(&mut bytes).expect("something comes");
+        let len = self
+            .socket
+            .read(&mut bytes)
+            .expect("the server sends bytes");
         self.is_closed = len == 0;
         self.wire.extend_from_slice(&bytes[..len]);
         let mut bytes = &bytes[..len];
         while !bytes.is_empty() {
             let taken = self.tls.read_tls(&mut bytes);
-            taken.expect("there is room");
+            taken.expect("the TLS buffer has room");
             let done = self.tls.process_new_packets();
-            done.expect("the server keeps to TLS");
+            done.expect("the server sends valid TLS records");
             // The result is ignored: an error only means that there is no more decrypted data now.
             let _ = self.tls.reader().read_to_end(&mut self.received);
         }

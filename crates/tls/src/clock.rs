@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The present time in seconds since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "handshakes are rare and rustls reads the clock for them as well"
+    reason = "only handshakes read the clock here, and rustls reads the clock for them, too"
 )]
 pub(crate) fn unix_now() -> u64 {
     SystemTime::now()

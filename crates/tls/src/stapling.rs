@@ -377,7 +377,10 @@ mod tests {
         for (now, has_response) in [(99, true), (100, false)] {
             let now = Duration::from_secs(now);
             staple.drop_stale(now);
-            assert!(!staple.poll(now), "it is being fetched");
+            assert!(
+                !staple.poll(now),
+                "no second fetch starts while the response is being fetched"
+            );
             assert_eq!(staple.state().response.is_some(), has_response);
             assert_eq!(staple.version.load(Ordering::Acquire) != 0, has_response);
         }

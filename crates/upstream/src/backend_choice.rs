@@ -95,7 +95,7 @@ pub(crate) mod tests {
 
     /// An upstream with `count` backends. One failed request takes a backend down.
     pub(crate) fn upstream(count: usize) -> Arc<Upstream> {
-        let url = BackendUrl::parse("http://a/").expect("a URL");
+        let url = BackendUrl::parse("http://a/").expect("the URL is valid");
         let policy = BackendHealthPolicy {
             active: None,
             passive: Some(PassiveCheck {
@@ -132,7 +132,10 @@ pub(crate) mod tests {
         only.prefer_another(Some(0), &upstream(1));
         assert_eq!(only.tried, [false]);
         // A backend that is down is not preferred to the one that failed.
-        let health = three.health.as_ref().expect("they are checked");
+        let health = three
+            .health
+            .as_ref()
+            .expect("the backends of this upstream have health checks");
         let now = tokio::time::Instant::now().into_std();
         health.on_failure(1, "test", now);
         for (failed, want) in [(0, [true, false, false]), (2, [false, false, true])] {

@@ -249,7 +249,7 @@ mod tests {
     fn shares_weigh_requests() {
         let balancer = balancer(Balancing::LeastConn, &[1, 1]);
         let Balancer::LeastConn(loads) = &balancer else {
-            panic!("as made above")
+            panic!("the balancer counts connections, as chosen above")
         };
         loads[0].requests.store(4, Relaxed);
         loads[1].requests.store(1, Relaxed);
@@ -268,7 +268,7 @@ mod tests {
     fn the_least_loaded_for_its_weight_is_chosen() {
         let balancer = balancer(Balancing::LeastConn, &[1, 2]);
         let Balancer::LeastConn(loads) = &balancer else {
-            panic!("as made above")
+            panic!("the balancer counts connections, as chosen above")
         };
         let cases = [
             // Each case: the requests in progress to the two backends, and the backend that is chosen.

@@ -179,7 +179,7 @@ mod tests {
             keepalive: KEEPALIVE,
             ..settings()
         };
-        let url = |url| (BackendUrl::parse(url).expect("a URL"), 1);
+        let url = |url| (BackendUrl::parse(url).expect("the URL is valid"), 1);
         let backends = vec![url("http://a/"), url("http://b/")];
         let upstream = Upstream::new(backends, Balancing::RoundRobin, settings);
         let pool = Rc::new(IdlePool::new(Rc::new(LocalUpstream::new(&upstream))));
@@ -187,7 +187,7 @@ mod tests {
             .enable_time()
             .start_paused(true)
             .build_local(LocalOptions::default())
-            .expect("a runtime");
+            .expect("a runtime starts");
         runtime.block_on(async {
             let worker = Worker::new(0, Arc::default(), Arc::default());
             worker.run(test(&worker, pool)).await;

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn workers_forget_upstreams_that_only_they_know() {
         let upstream = || {
-            let url = crate::BackendUrl::parse("http://a/").expect("a URL");
+            let url = crate::BackendUrl::parse("http://a/").expect("the URL is valid");
             let settings = crate::upstream::tests::settings();
             Upstream::new(vec![(url, 1)], crate::Balancing::RoundRobin, settings)
         };
@@ -208,7 +208,10 @@ mod tests {
         let in_use = workers[0].of(&first);
         drop(first);
         workers.iter().for_each(|worker| drop(worker.of(&third)));
-        assert!(is_there.upgrade().is_some(), "a request is under way");
+        assert!(
+            is_there.upgrade().is_some(),
+            "a request in progress keeps its pool"
+        );
         drop(in_use);
         let fourth = upstream();
         workers.iter().for_each(|worker| drop(worker.of(&fourth)));

@@ -69,7 +69,10 @@ mod tests {
             now += pause;
             assert!(memory.may_connect(now) && memory.has_failed());
             memory = memory.begin_attempt(now);
-            assert!(!memory.may_connect(now), "one attempt at a time");
+            assert!(
+                !memory.may_connect(now),
+                "no second attempt begins during the first"
+            );
         }
     }
 }

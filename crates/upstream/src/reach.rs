@@ -87,15 +87,24 @@ mod tests {
         assert!(!doubts(0));
         let first = attempt(0);
         let second = attempt(50);
-        assert!(!doubts(99) && doubts(100), "the first takes long");
+        assert!(!doubts(99) && doubts(100), "the first attempt takes long");
         drop(first);
-        assert!(doubts(100), "the second came while it was not known");
+        assert!(
+            doubts(100),
+            "the second attempt began before the first had an outcome"
+        );
         second.on_established(after(110));
         assert!(!doubts(110) && !doubts(209) && doubts(210));
         drop(second);
-        assert!(!doubts(210), "there is nothing to wait for");
+        assert!(
+            !doubts(210),
+            "without an attempt in progress the backend is not doubtful"
+        );
         let third = attempt(300);
-        assert!(!doubts(399), "it is a new beginning");
+        assert!(
+            !doubts(399),
+            "the time of a new attempt counts from its own beginning"
+        );
         reach.update(|reach| reach.fail(after(400)));
         drop(third);
         assert!(doubts(400) && doubts(1399) && !doubts(1400));

@@ -461,7 +461,10 @@ mod tests {
             let read = stream.read(&mut room).await.unwrap();
             poll_fn(|context| {
                 assert_eq!(read, 1);
-                assert!(stream.poll_readable(context).is_ready(), "decrypted bytes");
+                assert!(
+                    stream.poll_readable(context).is_ready(),
+                    "decrypted bytes make the stream readable"
+                );
                 let mut room = [0; 10];
                 let mut room = ReadBuf::new(&mut room);
                 while Pin::new(&mut stream)

@@ -120,7 +120,7 @@ impl Upstream {
         settings: UpstreamSettings,
         policy: HealthPolicy,
     ) -> Arc<Self> {
-        assert!(!backends.is_empty(), "an upstream has a backend");
+        assert!(!backends.is_empty(), "an upstream has at least one backend");
         let backends: Vec<_> = backends
             .into_iter()
             .map(|(url, weight)| Backend {
@@ -299,7 +299,7 @@ pub(crate) mod tests {
             http2_max_streams: 100,
             fastcgi: None,
             name_origin: NameOrigin::Configured,
-            tls: TlsClient::new(tls).expect("nothing is read"),
+            tls: TlsClient::new(tls).expect("these TLS settings name no file, so nothing can fail"),
         }
     }
 
@@ -312,7 +312,7 @@ pub(crate) mod tests {
     ) -> Arc<Upstream> {
         let backends = urls
             .iter()
-            .map(|(url, weight)| (BackendUrl::parse(url).expect("a URL"), *weight));
+            .map(|(url, weight)| (BackendUrl::parse(url).expect("the URL is valid"), *weight));
         let passive = PassiveCheck {
             fall,
             ..PassiveCheck::default()
@@ -335,7 +335,10 @@ pub(crate) mod tests {
         let two = [("http://a/", 1), ("http://b/", 2)];
         let other = checked(&[("http://c/", 1)], RoundRobin, settings(), 1);
         let running = checked(&two, RoundRobin, settings(), 1);
-        let health = running.health.as_ref().expect("it is watched");
+        let health = running
+            .health
+            .as_ref()
+            .expect("the upstream has health checks");
         health.on_failure(1, "test", now);
         let all = [other, Arc::clone(&running)];
         let take_over = |upstream: Arc<Upstream>| {
@@ -355,7 +358,7 @@ pub(crate) mod tests {
                 ca_file: None,
                 session_cache: None,
             })
-            .expect("nothing is read"),
+            .expect("these TLS settings name no file, so nothing can fail"),
             ..settings()
         };
         let (turned, heavier) = ([two[1], two[0]], [two[0], ("http://b/", 3)]);
@@ -398,7 +401,7 @@ pub(crate) mod tests {
             ("https", Some(100), false, true, true),
         ];
         for (scheme, http2_ratio, http2_force_cleartext, proxy_protocol, want) in cases {
-            let url = BackendUrl::parse(&format!("{scheme}://b/")).expect("a URL");
+            let url = BackendUrl::parse(&format!("{scheme}://b/")).expect("the URL is valid");
             let settings = UpstreamSettings {
                 http2_ratio,
                 http2_force_cleartext,

@@ -33,23 +33,23 @@ impl Transport for Socket {
 }
 
 fn address(text: &str) -> Address {
-    Address::Ip(text.parse().expect("an address"))
+    Address::Ip(text.parse().expect("the text is an address"))
 }
 
 impl Setup {
     /// Loads the site. `global` is a directive at the global level of the configuration, `path` the directives of the path `/`.
     pub(crate) fn new(global: &str, path: &str) -> Self {
-        let root = tempfile::tempdir().expect("a directory");
+        let root = tempfile::tempdir().expect("a temporary directory can be made");
         let file = root.path().join("1k.txt");
-        std::fs::write(&file, [b'a'; 1024]).expect("a file");
+        std::fs::write(&file, [b'a'; 1024]).expect("the file can be written");
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         File::options()
             .write(true)
             .open(&file)
             .and_then(|file| file.set_modified(modified))
-            .expect("a file that is ours");
+            .expect("the benchmark has written the file");
 
-        let path = path.replace("@root@", root.path().to_str().expect("a plain name"));
+        let path = path.replace("@root@", root.path().to_str().expect("the path is UTF-8"));
         let text = format!(
             "{global}\nlisten: 80\nhosts: {{www.example.com: {{paths: {{/: {{{path}}}}}}}}}\n"
         );

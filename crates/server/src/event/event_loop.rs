@@ -689,7 +689,8 @@ mod tests {
         paused(async {
             let mut world = world(100, [(&[], &[]), (&[], &[])]);
             let (sender, answer) = std::sync::mpsc::channel();
-            let panic: h2o_exchange::WorkerTask = Box::new(|_| panic!("as planned"));
+            let panic: h2o_exchange::WorkerTask =
+                Box::new(|_| panic!("this panic is part of the test"));
             world.orders.send(Order::Run(panic)).unwrap();
             let question = Order::Run(Box::new(move |worker| sender.send(worker.index).unwrap()));
             world.orders.send(question).unwrap();

@@ -142,7 +142,11 @@ mod tests {
             let lent: Vec<Pipe> = std::iter::from_fn(|| pipes.take()).take(3).collect();
             assert_eq!(lent.len(), 3);
             lent.into_iter().for_each(|pipe| pipes.put(pipe));
-            assert_eq!(pipes.spare.borrow().len(), kept, "of {limit}");
+            assert_eq!(
+                pipes.spare.borrow().len(),
+                kept,
+                "pipes kept of a limit of {limit}"
+            );
         }
     }
 
@@ -152,9 +156,11 @@ mod tests {
         shared.buffers.set(usize::MAX, 5);
         let pipes = Pipes::new(&shared);
         let mut slot = None;
-        let pipe = pipes.lend(&mut slot).expect("there are few");
+        let pipe = pipes
+            .lend(&mut slot)
+            .expect("fewer pipes are open than the limit");
         pipe.held = 1;
-        pipes.put(slot.expect("it was lent"));
+        pipes.put(slot.expect("the slot has the pipe"));
         assert!(pipes.spare.borrow().is_empty());
     }
 }

@@ -43,7 +43,7 @@ impl Reactor {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         #[expect(
             unsafe_code,
-            reason = "the runtime needs the promise that the descriptor stays open"
+            reason = "the caller promises that the descriptor stays open while the runtime uses it"
         )]
         // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and it lives in `set`.
         let set = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;

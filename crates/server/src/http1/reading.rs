@@ -140,7 +140,7 @@ impl Http1 {
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
                 // The protocol engine reports content only within a request.
-                debug_assert!(false, "an event without a request");
+                debug_assert!(false, "an event of request content without a request");
                 Flow::Close
             }
             Err(error) if matches!(error.answer(), Answer::CloseSilently) => {

@@ -64,7 +64,10 @@ impl Splicing {
             pipe.held -= sent;
             // The length of the body is known, so it is sent without chunks, and the engine only counts its bytes.
             let counted = engine.begin_data(sent, &mut Vec::new());
-            debug_assert_eq!(counted, sent, "a backend's content has its length");
+            debug_assert_eq!(
+                counted, sent,
+                "the response has a known length, so the engine counts all piped bytes"
+            );
             return Ok(Some(PullResult::Data {
                 len: sent,
                 is_end: false,

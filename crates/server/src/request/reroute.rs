@@ -56,7 +56,7 @@ pub(super) fn reroute_early(
         RerouteTarget::Successor(_) => {
             debug_assert!(
                 false,
-                "only paths of the site are targets of early redirects"
+                "a redirect before the handlers run leads to a path of the site"
             );
             refuse(exchange, &order, "failed to redirect internally").map(|_| ())
         }

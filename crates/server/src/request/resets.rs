@@ -62,7 +62,10 @@ mod tests {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "any start will do")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the test may start at any instant"
+    )]
     fn start() -> Instant {
         Instant::now()
     }

@@ -45,7 +45,7 @@ fn requests_in_the_queue_do_not_wait_for_a_socket_that_takes_nothing() {
         while client.begin(&world.run) {}
         client.flush();
         world.settle().await;
-        assert_eq!(plan::waiting(), [1], "the second one has been begun");
+        assert_eq!(plan::waiting(), [1], "the second request has begun");
     });
 }
 
@@ -220,7 +220,7 @@ fn a_connection_is_not_closed_for_content_that_comes_behind_the_response() {
         assert_eq!(
             world.run.ends[0],
             Some(Ended::Complete),
-            "before its request is"
+            "the response is complete before its request is"
         );
         while client.cooperate(&mut world.run) {
             world.settle().await;

@@ -225,7 +225,7 @@ impl Http1 {
     /// Reads the next part of a response from the input. Returns whether a part was complete.
     fn step(&mut self, run: &mut Run) -> bool {
         let Some(&id) = self.awaited.front() else {
-            assert!(self.input.is_empty(), "bytes that nobody asked for");
+            assert!(self.input.is_empty(), "bytes after the last response");
             return false;
         };
         let Some(response) = &mut self.response else {

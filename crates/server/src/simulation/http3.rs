@@ -426,14 +426,17 @@ impl Http3 {
 
     fn remote(&mut self) -> std::net::SocketAddr {
         let quic = self.endpoint.connection(self.index);
-        quic.expect("it is not drained").remote_address()
+        quic.expect("the connection is not drained")
+            .remote_address()
     }
 
     fn on_connected(&mut self) {
         self.is_connected = true;
         let settings = [&[0][..], &Frame::settings(&[]).bytes()].concat();
-        let quic = self.quic().expect("it has just begun");
-        let control = quic.open_unidirectional().expect("servers allow three");
+        let quic = self.quic().expect("the connection is open");
+        let control = quic
+            .open_unidirectional()
+            .expect("the server allows three unidirectional streams");
         assert_eq!(
             quic.write_copy(control, &settings),
             Write::Taken(settings.len())
@@ -534,7 +537,7 @@ impl Http3 {
             if kind == 1 {
                 let decoded = self.decoder.decode(id.number(), payload);
                 let Ok((fields, _)) = decoded else {
-                    panic!("there is no dynamic table to wait for");
+                    panic!("a decoder without a table never waits for entries");
                 };
                 // A second HEADERS frame holds the trailers, which have no status.
                 if let Some((_, status)) = fields.iter().find(|(name, _)| name == b":status") {

@@ -160,8 +160,14 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
     };
     // Over all seeds both phases must occur: some requests end while clients and backends act at random, others only
     // once these cooperate.
-    assert!(complete > planned / 10, "{complete} of {planned}");
-    assert!(complete < planned * 9 / 10, "{complete} of {planned}");
+    assert!(
+        complete > planned / 10,
+        "{complete} of {planned} requests were completed"
+    );
+    assert!(
+        complete < planned * 9 / 10,
+        "{complete} of {planned} requests were completed"
+    );
 }
 
 #[test]
@@ -171,6 +177,12 @@ fn whatever_waits_over_http_3_has_an_event_to_come_that_will_wake_it() {
     let Some((complete, planned)) = run_seeds(HTTP3_SEEDS, run) else {
         return;
     };
-    assert!(complete > planned / 20, "{complete} of {planned}");
-    assert!(complete < planned * 9 / 10, "{complete} of {planned}");
+    assert!(
+        complete > planned / 20,
+        "{complete} of {planned} requests were completed"
+    );
+    assert!(
+        complete < planned * 9 / 10,
+        "{complete} of {planned} requests were completed"
+    );
 }

@@ -294,7 +294,11 @@ impl Handler for Acting {
         note_step();
         let content = std::mem::take(&mut exchange.body);
         if let RequestBody::Bytes(content) = &content {
-            assert_eq!(Some(content.len()), plan.upload, "all of the content");
+            assert_eq!(
+                Some(content.len()),
+                plan.upload,
+                "the handler got all of the content"
+            );
             let mut content = content.iter().enumerate();
             assert!(content.all(|(at, &byte)| byte == plan.request_byte(at)));
         }
@@ -338,7 +342,12 @@ async fn read(plan: &Plan, pipe: &BodyPipe, most: usize) {
             }
             Some(Err(_)) => return,
             None => {
-                assert_eq!(Some(len), plan.upload, "all of the content of {}", plan.id);
+                assert_eq!(
+                    Some(len),
+                    plan.upload,
+                    "the handler got all of the content of request {}",
+                    plan.id
+                );
                 return;
             }
         }

@@ -38,7 +38,7 @@ impl Wire {
     pub(super) fn in_kernel(&self) -> (i32, i32) {
         let count = |request| {
             let mut bytes: libc::c_int = 0;
-            #[expect(unsafe_code, reason = "no safe wrapper has these requests of ioctl")]
+            #[expect(unsafe_code, reason = "no safe wrapper of ioctl has these requests")]
             // SAFETY: the two kinds of request (bytes to read, bytes not yet read by the peer) write one `c_int`.
             let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut bytes) };
             if result == 0 { bytes } else { 0 }
@@ -100,7 +100,9 @@ impl Wire {
                 let mut cipher = &buffer[..len];
                 while !cipher.is_empty() {
                     tls.read_tls(&mut cipher).unwrap();
-                    let state = tls.process_new_packets().expect("records of the server");
+                    let state = tls
+                        .process_new_packets()
+                        .expect("the server sends valid TLS records");
                     let mut plain = vec![0; state.plaintext_bytes_to_read()];
                     tls.reader().read_exact(&mut plain).unwrap();
                     input.append(&mut plain);

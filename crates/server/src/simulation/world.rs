@@ -302,7 +302,7 @@ impl World {
         assert_eq!(
             before,
             after,
-            "a connection slept although it could go on: {}",
+            "a connection slept although it had work to do: {}",
             self.describe()
         );
     }
@@ -409,7 +409,7 @@ impl World {
                 live.retain(|id| !self.run.plans[*id].is_talk());
                 assert!(
                     live.is_empty(),
-                    "requests that nobody ends, {live:?}: {}",
+                    "requests that never end, {live:?}: {}",
                     self.describe()
                 );
                 pretends = false;
@@ -430,7 +430,7 @@ impl World {
             self.settle().await;
         }
         let left = self.event_loop.borrow().count();
-        assert_eq!(left, 0, "connections that nobody ends: {}", self.describe());
+        assert_eq!(left, 0, "connections that never end: {}", self.describe());
     }
 
     pub(super) fn describe(&self) -> String {
@@ -453,9 +453,21 @@ impl World {
             self.settle().await;
         }
         let event_loop = self.event_loop.borrow();
-        assert_eq!(event_loop.count(), 0, "connections without a client");
-        assert_eq!(event_loop.live(), [0; 0], "requests without a connection");
-        assert_eq!(event_loop.held(), (0, 0), "memory and temporary files");
+        assert_eq!(
+            event_loop.count(),
+            0,
+            "connections are left whose clients have gone"
+        );
+        assert_eq!(
+            event_loop.live(),
+            [0; 0],
+            "requests are left whose connections have ended"
+        );
+        assert_eq!(
+            event_loop.held(),
+            (0, 0),
+            "buffers or temporary files are still held"
+        );
     }
 }
 

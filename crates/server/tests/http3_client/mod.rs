@@ -55,9 +55,11 @@ impl Answer {
                 1 => {
                     let decoded = decoder.decode(stream.number(), &frame.payload);
                     let Ok((fields, _)) = decoded else {
-                        panic!("there is no dynamic table to wait for");
+                        panic!("a decoder without a table never waits for entries");
                     };
-                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+                    let text = |bytes: Vec<u8>| {
+                        String::from_utf8(bytes).expect("names and values of the fields are UTF-8")
+                    };
                     let fields = fields.into_iter();
                     self.heads.push(
                         fields
@@ -109,7 +111,11 @@ impl Client {
         client.until(|client| client.is_connected);
         let settings = [&[0][..], &Frame::settings(&[]).bytes()].concat();
         let control = client.quic(|quic| quic.open_unidirectional());
-        client.write(control.expect("servers allow three"), &settings, false);
+        client.write(
+            control.expect("the server allows three unidirectional streams"),
+            &settings,
+            false,
+        );
         client
     }
 
@@ -134,7 +140,7 @@ impl Client {
         config.alpn_protocols = vec![b"h3".to_vec()];
         let tls = ClientTls {
             config: Arc::new(config),
-            server_name: ServerName::try_from("a.test").expect("it is a name"),
+            server_name: ServerName::try_from("a.test").expect("a.test is a host name"),
         };
         let mut endpoint = Endpoint::new(EndpointConfig {
             keys: Vec::new(),
@@ -145,7 +151,7 @@ impl Client {
             finds_mtu: false,
             seed: None,
         });
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a port");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a UDP port is free");
         let remote = ([127, 0, 0, 1], port).into();
         let transport = TransportSettings {
             idle_timeout: Duration::from_secs(600),
@@ -169,7 +175,7 @@ impl Client {
 
     fn quic<R>(&mut self, use_it: impl FnOnce(&mut h2o_quic::Connection) -> R) -> R {
         let quic = self.endpoint.connection(self.index);
-        use_it(quic.expect("it is not drained"))
+        use_it(quic.expect("the connection is not drained"))
     }
 
     fn write(&mut self, stream: StreamId, mut bytes: &[u8], is_end: bool) {
@@ -210,7 +216,10 @@ impl Client {
     pub(crate) fn until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
         let limit = Instant::now() + PATIENCE;
         while !is_so(self) && !self.is_closed {
-            assert!(Instant::now() < limit, "it does not come");
+            assert!(
+                Instant::now() < limit,
+                "the server has not sent in time what the test waits for"
+            );
             self.turn();
         }
     }

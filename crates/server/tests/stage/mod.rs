@@ -140,7 +140,7 @@ pub(crate) fn checksum(content: &[u8]) -> u64 {
 fn pipe_of(exchange: &mut Exchange) -> Rc<BodyPipe> {
     match std::mem::take(&mut exchange.body) {
         RequestBody::Stream(pipe) => pipe,
-        _ => panic!("content that is there already"),
+        _ => panic!("the content was there before the handler ran"),
     }
 }
 
@@ -210,7 +210,7 @@ impl Handler for Trick {
             }
             Self::Swallow => {
                 let content = pipe_of(exchange).take_whole();
-                assert!(content.is_some(), "the content has come as a whole");
+                assert!(content.is_some(), "the content has arrived completely");
                 stream(None, Pieces(2, None))
             }
             Self::Tunnel => stream(
@@ -220,10 +220,10 @@ impl Handler for Trick {
                     is_over: false,
                 },
             ),
-            Self::Panic => panic!("on purpose"),
+            Self::Panic => panic!("this panic is part of the test"),
             Self::LaterPanic => Outcome::Later(Box::pin(async {
                 tokio::task::yield_now().await;
-                panic!("on purpose, later")
+                panic!("this later panic is part of the test")
             })),
             Self::Local => stream(None, Pieces(2, Some(Failure::Local))),
             Self::Failed => stream(None, Pieces(2, Some(Failure::Failed))),
@@ -344,7 +344,7 @@ impl BodySource for Pieces {
             None => None,
             Some(Failure::Local) => Some(Err(BodyError::file_shrunk())),
             Some(Failure::Failed) => Some(Err(BodyError::Failed("the well ran dry".into()))),
-            Some(Failure::Panic) => panic!("on purpose, in the content"),
+            Some(Failure::Panic) => panic!("this panic in the content is part of the test"),
         })
     }
 

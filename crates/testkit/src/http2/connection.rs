@@ -134,7 +134,9 @@ impl Http2 {
     /// If the socket is not connected.
     #[must_use]
     pub fn over(socket: TcpStream) -> Self {
-        socket.set_nodelay(true).expect("it is a TCP socket");
+        socket
+            .set_nodelay(true)
+            .expect("the socket is a TCP socket");
         socket
             .set_write_timeout(Some(PATIENCE))
             .expect("the time is not zero");
@@ -182,7 +184,7 @@ impl Http2 {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.socket
             .write_all(bytes.as_ref())
-            .expect("the server takes what we send");
+            .expect("the server reads what the client sends");
     }
 
     /// Sends as much as the server takes. Returns whether the server took all bytes.
@@ -238,9 +240,13 @@ impl Http2 {
     fn receive(&mut self, limit: Duration) -> bool {
         let mut buffer = [0; 64 * 1024];
         let count = if limit.is_zero() {
-            self.socket.set_nonblocking(true).expect("it is a socket");
+            self.socket
+                .set_nonblocking(true)
+                .expect("the descriptor is a socket");
             let count = self.socket.read(&mut buffer);
-            self.socket.set_nonblocking(false).expect("it is a socket");
+            self.socket
+                .set_nonblocking(false)
+                .expect("the descriptor is a socket");
             count
         } else {
             self.socket
@@ -264,13 +270,16 @@ impl Http2 {
         match frame.kind {
             kind::DATA => {
                 let answer = self.answers.entry(frame.stream).or_default();
-                assert!(!frame.has(flag::PADDED), "this server does not pad");
-                assert!(!answer.is_ended, "after the end: {frame:?}");
+                assert!(!frame.has(flag::PADDED), "the server sends no padding");
+                assert!(
+                    !answer.is_ended,
+                    "a frame after the end of its stream: {frame:?}"
+                );
                 answer.body.extend(&frame.payload);
                 answer.is_ended |= frame.has(flag::END_STREAM);
             }
             kind::HEADERS => {
-                assert!(!frame.has(flag::PADDED), "this server does not pad");
+                assert!(!frame.has(flag::PADDED), "the server sends no padding");
                 assert!(!frame.has(flag::PRIORITY), "only clients give priorities");
                 let is_end = frame.has(flag::END_STREAM);
                 self.section = Some((frame.stream, frame.payload.clone(), is_end));
@@ -278,7 +287,8 @@ impl Http2 {
             }
             kind::CONTINUATION => {
                 let section = self.section.as_mut();
-                let (stream, bytes, _) = section.expect("CONTINUATION continues something");
+                let (stream, bytes, _) =
+                    section.expect("CONTINUATION follows HEADERS without END_HEADERS");
                 assert_eq!(*stream, frame.stream, "{frame:?}");
                 bytes.extend(&frame.payload);
                 self.note_section(frame);
@@ -296,7 +306,7 @@ impl Http2 {
             }
             _ => {
                 let is_alone = self.section.is_none();
-                assert!(is_alone, "within a field section: {frame:?}");
+                assert!(is_alone, "a frame within a field section: {frame:?}");
             }
         }
         self.frames.push(frame.clone());
@@ -306,10 +316,13 @@ impl Http2 {
         if !frame.has(flag::END_HEADERS) {
             return;
         }
-        let (stream, bytes, is_end) = self.section.take().expect("there is one");
+        let (stream, bytes, is_end) = self.section.take().expect("a field section was begun");
         let fields = self.decoder.decode_text(&bytes);
         let answer = self.answers.entry(stream).or_default();
-        assert!(!answer.is_ended, "after the end: {frame:?}");
+        assert!(
+            !answer.is_ended,
+            "a frame after the end of its stream: {frame:?}"
+        );
         answer.on_section(fields);
         answer.is_ended |= is_end;
     }

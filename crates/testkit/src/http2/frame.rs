@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 /// HTTP/2 frame types (RFC 9113 §6, RFC 9218 §7.1).
 pub mod kind {
-    #![expect(missing_docs, reason = "the RFC's names")]
+    #![expect(missing_docs, reason = "the constants have the names of the RFC")]
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
     pub const PRIORITY: u8 = 2;
@@ -21,7 +21,7 @@ pub mod kind {
 
 /// Flags of HTTP/2 frames (RFC 9113 §6).
 pub mod flag {
-    #![expect(missing_docs, reason = "the RFC's names")]
+    #![expect(missing_docs, reason = "the constants have the names of the RFC")]
     pub const ACK: u8 = 1;
     pub const END_STREAM: u8 = 1;
     pub const END_HEADERS: u8 = 4;
@@ -33,7 +33,7 @@ pub mod flag {
 
 /// HTTP/2 error codes (RFC 9113 §7).
 pub mod code {
-    #![expect(missing_docs, reason = "the RFC's names")]
+    #![expect(missing_docs, reason = "the constants have the names of the RFC")]
     pub const NO_ERROR: u32 = 0;
     pub const PROTOCOL_ERROR: u32 = 1;
     pub const INTERNAL_ERROR: u32 = 2;
@@ -48,7 +48,7 @@ pub mod code {
 
 /// Identifiers of HTTP/2 settings (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
 pub mod setting {
-    #![expect(missing_docs, reason = "the RFC's names")]
+    #![expect(missing_docs, reason = "the constants have the names of the RFC")]
     pub const HEADER_TABLE_SIZE: u16 = 1;
     pub const ENABLE_PUSH: u16 = 2;
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -203,9 +203,10 @@ impl Frame {
     /// If the payload is too long for a frame.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let length = u32::try_from(self.payload.len()).expect("a length has 24 bits");
+        let length =
+            u32::try_from(self.payload.len()).expect("the payload is shorter than 2^24 bytes");
         let [0, length @ ..] = length.to_be_bytes() else {
-            panic!("a length has 24 bits");
+            panic!("the payload is shorter than 2^24 bytes");
         };
         let mut bytes = length.to_vec();
         bytes.extend([self.kind, self.flags]);
@@ -268,7 +269,7 @@ fn priority(exclusive: bool, parent: u32, weight: u16) -> Vec<u8> {
         .checked_sub(1)
         .and_then(|less| u8::try_from(less).ok());
     let mut payload = parent.to_be_bytes().to_vec();
-    payload.push(weight.expect("weights are 1 to 256"));
+    payload.push(weight.expect("the weight is 1 to 256"));
     payload
 }
 

@@ -157,13 +157,13 @@ impl Decoder {
     }
 
     fn field(&self, index: usize) -> Field {
-        let at = index.checked_sub(1).expect("there is no field 0");
+        let at = index.checked_sub(1).expect("the HPACK index is not 0");
         if let Some((name, value)) = STATIC.get(at) {
             return ((*name).into(), (*value).into());
         }
         let known = self.dynamic.get(at - STATIC.len());
         known
-            .unwrap_or_else(|| panic!("there is no field {index}"))
+            .unwrap_or_else(|| panic!("the HPACK tables have no entry {index}"))
             .clone()
     }
 
@@ -190,7 +190,10 @@ struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
     fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().expect("the section goes on");
+        let (first, rest) = self
+            .0
+            .split_first()
+            .expect("the field section has another byte");
         self.0 = rest;
         *first
     }
@@ -248,13 +251,16 @@ pub(crate) fn decode_huffman(bytes: &[u8]) -> Vec<u8> {
             code = code << 1 | u32::from(byte >> bit & 1);
             length += 1;
             if let Some(symbol) = SYMBOLS.get(&(code, length)) {
-                text.push(u8::try_from(*symbol).expect("the end is not encoded"));
+                text.push(u8::try_from(*symbol).expect("the symbol is a byte, not EOS"));
                 (code, length) = (0, 0);
             }
         }
     }
     let is_padding = length < 8 && code == (1 << length) - 1;
-    assert!(is_padding, "padding is the begin of the end's code");
+    assert!(
+        is_padding,
+        "Huffman padding consists of the first bits of EOS"
+    );
     text
 }
 

@@ -66,7 +66,7 @@ pub fn varint(value: u64) -> Vec<u8> {
     let (bits, len) = [(6, 1), (14, 2), (30, 4), (62, 8)]
         .into_iter()
         .find(|(bits, _)| value < 1 << bits)
-        .expect("at most 62 bits");
+        .expect("the number has at most 62 bits");
     let tag = u64::from(len == 2) + 2 * u64::from(len == 4) + 3 * u64::from(len == 8);
     let tagged = value | tag << bits;
     tagged.to_be_bytes()[8 - len..].to_vec()
@@ -171,7 +171,7 @@ impl Frame {
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
         while !bytes.is_empty() {
-            let (frame, len) = Self::parse(bytes).expect("a complete frame");
+            let (frame, len) = Self::parse(bytes).expect("the bytes end with a complete frame");
             frames.push(frame);
             bytes = &bytes[len..];
         }
@@ -187,8 +187,9 @@ impl Frame {
         let mut rest = &self.payload[..];
         let mut values = Vec::new();
         while !rest.is_empty() {
-            let (id, after) = parse_varint(rest).expect("an identifier");
-            let (value, after) = parse_varint(after).expect("a value");
+            let (id, after) = parse_varint(rest).expect("the bytes begin with an identifier");
+            let (value, after) =
+                parse_varint(after).expect("the identifier is followed by a value");
             values.push((id, value));
             rest = after;
         }
@@ -201,6 +202,8 @@ impl Frame {
     /// If the payload has no identifier.
     #[must_use]
     pub fn id(&self) -> u64 {
-        parse_varint(&self.payload).expect("an identifier").0
+        parse_varint(&self.payload)
+            .expect("the bytes begin with an identifier")
+            .0
     }
 }

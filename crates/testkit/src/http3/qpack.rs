@@ -198,7 +198,7 @@ impl Decoder {
                 self.capacity = input.integer(5)?;
                 assert!(
                     self.capacity <= self.max_capacity,
-                    "above what was announced"
+                    "the capacity is above the announced maximum"
                 );
                 self.make_room(0);
                 return Some(());
@@ -209,7 +209,7 @@ impl Decoder {
             }
         };
         let size = size(&field);
-        assert!(size <= self.capacity, "an entry larger than the table");
+        assert!(size <= self.capacity, "the entry is larger than the table");
         self.make_room(size);
         self.size += size;
         self.entries.insert(self.inserted, field);
@@ -219,7 +219,10 @@ impl Decoder {
 
     fn make_room(&mut self, len: usize) {
         while self.size + len > self.capacity {
-            let oldest = self.entries.remove(&self.oldest).expect("an entry");
+            let oldest = self
+                .entries
+                .remove(&self.oldest)
+                .expect("the table has the entry");
             let is_needed = self
                 .referenced
                 .values()
@@ -227,7 +230,7 @@ impl Decoder {
                 .any(|&index| index <= self.oldest);
             assert!(
                 !is_needed,
-                "entry {} is evicted while it is referred to",
+                "entry {} is evicted while a field section refers to it",
                 self.oldest
             );
             self.size -= size(&oldest);
@@ -238,8 +241,11 @@ impl Decoder {
     fn relative(&self, base: usize, index: usize) -> Field {
         let absolute = base
             .checked_sub(index + 1)
-            .expect("an index within the table");
-        self.entries.get(&absolute).expect("an entry").clone()
+            .expect("the index refers to an entry of the table");
+        self.entries
+            .get(&absolute)
+            .expect("the table has the entry")
+            .clone()
     }
 
     /// Decodes a field section of a stream. Also returns whether the section must be acknowledged.
@@ -258,12 +264,12 @@ impl Decoder {
         let (mut fields, mut used) = (Vec::new(), Vec::new());
         while !input.0.is_empty() {
             let field = self.line(&mut input, base, &mut used);
-            fields.push(field.expect("a complete field line"));
+            fields.push(field.expect("the field line is complete"));
         }
         let largest = used.iter().max().map_or(0, |index| index + 1);
         assert_eq!(
             required, largest,
-            "the insertions required are those that are used"
+            "the Required Insert Count is that of the entries used"
         );
         if let Some(&oldest) = used.iter().min() {
             self.referenced.entry(stream).or_default().push(oldest);
@@ -272,20 +278,25 @@ impl Decoder {
     }
 
     fn prefix(&self, input: &mut Input<'_>) -> (usize, usize) {
-        let encoded = input.integer(8).expect("a section");
+        let encoded = input.integer(8).expect("the field section is complete");
         let most = self.max_capacity / 32;
         let required = match encoded {
             0 => 0,
             _ => {
-                assert!(encoded <= 2 * most, "more insertions than there can be");
+                assert!(
+                    encoded <= 2 * most,
+                    "the encoded Required Insert Count is too large"
+                );
                 // The largest possible insert count: the encoder is ahead by at most the number of entries that the table can hold.
                 let furthest = self.inserted + most;
                 let back = (furthest % (2 * most) + 1 + 2 * most - encoded) % (2 * most);
-                furthest.checked_sub(back).expect("a number of insertions")
+                furthest
+                    .checked_sub(back)
+                    .expect("the Required Insert Count is not negative")
             }
         };
-        let is_negative = input.0.first().expect("a section") & 0x80 != 0;
-        let delta = input.integer(7).expect("a section");
+        let is_negative = input.0.first().expect("the field section is complete") & 0x80 != 0;
+        let delta = input.integer(7).expect("the field section is complete");
         let base = if is_negative {
             required - delta - 1
         } else {
@@ -298,7 +309,10 @@ impl Decoder {
         let first = *input.0.first()?;
         let mut dynamic = |absolute: usize| {
             used.push(absolute);
-            self.entries.get(&absolute).expect("an entry").clone()
+            self.entries
+                .get(&absolute)
+                .expect("the table has the entry")
+                .clone()
         };
         Some(match first {
             0xc0.. => {

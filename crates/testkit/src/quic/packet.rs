@@ -31,7 +31,7 @@ pub fn long_header(kind: u8, version: u32, destination: &[u8], source: &[u8]) ->
     let mut header = vec![0xc0 | kind << 4 | 3];
     header.extend(version.to_be_bytes());
     for id in [destination, source] {
-        header.push(u8::try_from(id.len()).expect("ids are short"));
+        header.push(u8::try_from(id.len()).expect("a connection id has at most 20 bytes"));
         header.extend(id);
     }
     header
@@ -60,7 +60,7 @@ pub(super) fn header(
         header.extend(varint(token.len() as u64));
         header.extend(token);
     }
-    let len = u16::try_from(NUMBER + payload).expect("packets are short");
+    let len = u16::try_from(NUMBER + payload).expect("a packet is shorter than 2^14 bytes");
     header.extend((0x4000 | len).to_be_bytes());
     header
 }
@@ -74,17 +74,19 @@ pub(super) fn seal(
     frames: &[u8],
 ) -> Vec<u8> {
     let number_at = packet.len();
-    let low = u32::try_from(number & 0xffff_ffff).expect("four bytes");
+    let low = u32::try_from(number & 0xffff_ffff).expect("the packet number was cut to 32 bits");
     packet.extend(low.to_be_bytes());
     let mut payload = frames.to_vec();
-    let tag = (key.encrypt_in_place(number, &packet, &mut payload)).expect("packets are short");
+    let tag = (key.encrypt_in_place(number, &packet, &mut payload))
+        .expect("a packet is shorter than 2^14 bytes");
     packet.extend(payload);
     packet.extend(tag.as_ref());
     let sample_at = number_at + NUMBER;
     let sample = packet[sample_at..sample_at + protection.sample_len()].to_vec();
     let (first, rest) = packet.split_at_mut(1);
     let number = &mut rest[number_at - 1..number_at - 1 + NUMBER];
-    (protection.encrypt_in_place(&sample, &mut first[0], number)).expect("the sample is whole");
+    (protection.encrypt_in_place(&sample, &mut first[0], number))
+        .expect("the packet is long enough for the sample");
     packet
 }
 

@@ -26,7 +26,8 @@ impl Incoming {
                 break;
             }
             let (offset, piece) = entry.remove_entry();
-            let known = usize::try_from(have - offset).expect("streams are short");
+            let known =
+                usize::try_from(have - offset).expect("the length of a stream fits into a usize");
             self.data.extend(piece.get(known..).unwrap_or_default());
         }
     }

@@ -31,6 +31,6 @@ impl RecordWriter {
             _ => ContentType::ApplicationData,
         };
         let sealed = self.0.seal(content_type, &[payload], out);
-        debug_assert!(sealed.is_ok(), "the payload fits a record");
+        debug_assert!(sealed.is_ok(), "the payload fits into a record");
     }
 }

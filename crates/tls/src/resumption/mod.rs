@@ -402,7 +402,7 @@ enum TicketSource {
     },
     File(Mutex<TicketFile>),
     /// A thread of its own copies the keys from a store that servers share.
-    Shared(#[expect(dead_code, reason = "ends the thread when it is dropped")] SharedKeys),
+    Shared(#[expect(dead_code, reason = "the thread ends when this value is dropped")] SharedKeys),
 }
 
 impl Resumption {

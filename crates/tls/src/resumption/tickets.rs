@@ -443,7 +443,7 @@ mod tests {
             keys.map(|key| key.quic_secret().clone()).collect()
         };
         let [old, new] = &secrets(1959)[..] else {
-            panic!("there are two keys");
+            panic!("the store has two ticket keys");
         };
         assert_ne!(old, new);
         assert_eq!(secrets(1960), [new.clone(), old.clone()]);
@@ -465,7 +465,11 @@ mod tests {
             for plain in [&b""[..], b"x", &[7; 16], &[9; 300]] {
                 let ticket = key.seal(plain, &ONE).unwrap();
                 assert_eq!(key.open(&ticket, &ONE).as_deref(), Some(plain));
-                assert_ne!(key.seal(plain, &ONE).unwrap(), ticket, "a fresh IV each");
+                assert_ne!(
+                    key.seal(plain, &ONE).unwrap(),
+                    ticket,
+                    "each ticket has a new IV"
+                );
                 assert_eq!(key.open(&ticket, &[2; 32]), None);
                 for len in 0..ticket.len() {
                     assert_eq!(key.open(&ticket[..len], &ONE), None);

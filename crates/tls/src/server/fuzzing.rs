@@ -45,7 +45,10 @@ pub fn client_hello(input: &[u8]) {
     let Kind::Hello(Some(at), has_name) = kind else {
         return;
     };
-    assert!(!has_name, "a name counts and is hidden");
+    assert!(
+        !has_name,
+        "a ClientHello whose name is hidden has a name that counts"
+    );
     let original = reader.message().to_vec();
     let rewritten = reader.with_hidden_name(input, at);
     let mut again = ClientHelloReader::default();

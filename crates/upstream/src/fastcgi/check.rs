@@ -101,7 +101,7 @@ mod tests {
     fn an_application_is_addressed_like_by_its_requests() {
         let shown = |target: &FastcgiTarget| {
             let encoded = parameters(target, "php.internal:9000", "/ping?full", b"h2o");
-            let list = decode_parameters(&encoded).expect("they are well-formed");
+            let list = decode_parameters(&encoded).expect("the encoded parameters are well-formed");
             let list = list
                 .iter()
                 .map(|(name, value)| format!("{}={}", name.escape_ascii(), value.escape_ascii()));

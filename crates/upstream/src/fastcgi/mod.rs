@@ -161,7 +161,10 @@ pub(crate) async fn send(
 ) -> Result<Reply, Unanswered> {
     let backend = connection.backend;
     let Some(request) = call.fastcgi else {
-        debug_assert!(false, "the upstream speaks FastCGI");
+        debug_assert!(
+            false,
+            "a request to a FastCGI application has FastCGI parameters"
+        );
         return Err(Failure::unsent(Failure::IO).into());
     };
     let mut exchange = FastcgiExchange::begin(local, call.worker, connection, request, body);

@@ -288,7 +288,7 @@ mod tests {
                     machine.end_probe(machine.probes);
                     HealthChange::Nothing
                 }
-                other => panic!("no event: {other}"),
+                other => panic!("the test has no event {other}"),
             };
             seen.push(match change {
                 HealthChange::Nothing => '.',
@@ -363,7 +363,7 @@ mod tests {
         let (mut machine, origin) = (machine(None, PASSIVE), origin());
         play(&mut machine, origin, &at_once("fff"));
         let first = machine.begin_probe(origin + Duration::from_secs(10));
-        let first = first.expect("the pause is over");
+        let first = first.expect("a probe is allowed after the pause");
         machine.on_failure(origin + Duration::from_secs(10));
         let second = machine.begin_probe(origin + Duration::from_secs(20));
         assert!(second.is_some());

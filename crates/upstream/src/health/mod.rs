@@ -363,7 +363,7 @@ mod tests {
     /// Three backends with active and passive checks.
     fn upstream(balancing: Balancing) -> Arc<Upstream> {
         let backends = ["http://a/", "http://b/", "http://c/"];
-        let backends = backends.map(|url| (BackendUrl::parse(url).expect("a URL"), 1));
+        let backends = backends.map(|url| (BackendUrl::parse(url).expect("the URL is valid"), 1));
         let policy = BackendHealthPolicy {
             active: Some(HealthCheck {
                 slow_start: Duration::from_secs(8),
@@ -382,7 +382,10 @@ mod tests {
     }
 
     fn health(upstream: &Upstream) -> &Health {
-        upstream.health.as_ref().expect("they are checked")
+        upstream
+            .health
+            .as_ref()
+            .expect("the backends of this upstream have health checks")
     }
 
     fn fail(upstream: &Upstream, backend: usize, now: Instant) {
@@ -395,7 +398,10 @@ mod tests {
         (0..times)
             .map(|_| {
                 let chosen = upstream.choose(&[], now);
-                chosen.expect("there are some").backend.to_string()
+                chosen
+                    .expect("the upstream has a backend to choose")
+                    .backend
+                    .to_string()
             })
             .collect()
     }
@@ -417,7 +423,11 @@ mod tests {
             assert!(!chosen(&upstream, 6, now).contains('0'), "{balancing:?}");
             // All other backends have failed for this request.
             let last = upstream.choose(&[false, true, true], now);
-            assert_eq!(last.expect("it was not tried").backend, 0);
+            assert_eq!(
+                last.expect("the first backend was not tried before")
+                    .backend,
+                0
+            );
             assert!(upstream.choose(&[true; 3], now).is_none());
             fail(&upstream, 1, now);
             assert_eq!(chosen(&upstream, 3, now), "222", "{balancing:?}");
@@ -437,14 +447,18 @@ mod tests {
         assert!(!health.needs_balancer(now + Duration::from_secs(9)));
         let later = now + Duration::from_secs(10);
         assert!(health.needs_balancer(later));
-        let probe = upstream.choose(&[], later).expect("one is tried");
+        let probe = upstream
+            .choose(&[], later)
+            .expect("a backend that is down is tried after the pause");
         assert_eq!((probe.backend, probe.probe.is_some()), (1, true));
         assert!(!health.needs_balancer(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
         // The probe ends without a result.
         drop(probe);
         assert!(health.needs_balancer(later));
-        let probe = upstream.choose(&[], later).expect("one is tried");
+        let probe = upstream
+            .choose(&[], later)
+            .expect("a backend that is down is tried after the pause");
         assert_eq!(probe.backend, 1);
         health.on_response(1, later);
         drop(probe);

@@ -151,7 +151,7 @@ impl ContentSource {
                 }
                 Ok(ClientReceived::NeedMore { taken }) => self.raw.advance(taken),
                 Ok(ClientReceived::Interim { .. } | ClientReceived::Response { .. }) => {
-                    debug_assert!(false, "there is one head");
+                    debug_assert!(false, "a second head within one response");
                     return self.fail(Failure::IO);
                 }
                 Err(error) => return self.fail(text_of(error)),

@@ -240,7 +240,7 @@ impl UpstreamExchange {
                     return Some(Ok(collect(engine, &input[taken..], Vec::new())));
                 }
                 Ok(ClientReceived::Data { .. } | ClientReceived::BodyEnd { .. }) => {
-                    debug_assert!(false, "the head comes first");
+                    debug_assert!(false, "content before the head of the response");
                     return Some(Err(Failure::sent(Failure::IO)));
                 }
             }
@@ -385,7 +385,7 @@ pub(super) fn collect(
             Ok(ClientReceived::BodyEnd { taken }) => input = &input[taken..],
             Ok(ClientReceived::NeedMore { .. }) => break BodyRemainder::More,
             Ok(ClientReceived::Interim { .. } | ClientReceived::Response { .. }) => {
-                debug_assert!(false, "there is one head");
+                debug_assert!(false, "a second head within one response");
                 break BodyRemainder::Broken(Failure::IO);
             }
             Err(error) => break BodyRemainder::Broken(text_of(error)),

@@ -63,8 +63,15 @@ mod tests {
         let begin = tokio::time::Instant::now().into_std();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
-        assert!(!liveness.is_doubtful(after(9)), "nothing was asked");
-        assert_eq!(liveness.ends(), after(10), "a PING after 5 seconds");
+        assert!(
+            !liveness.is_doubtful(after(9)),
+            "a connection on which nothing was sent is not doubtful"
+        );
+        assert_eq!(
+            liveness.ends(),
+            after(10),
+            "without traffic a PING is sent after 5 seconds"
+        );
         liveness.on_sent(after(2));
         liveness.on_sent(after(3));
         assert!(!liveness.is_doubtful(after(2)) && liveness.is_doubtful(after(3)));

@@ -57,7 +57,7 @@ impl<E: Engine> BodySource for ResponseBody<E> {
         let key = self.owned.key;
         let state = &mut *self.owned.connection.state.borrow_mut();
         let Some(stream) = state.streams.get_mut(key.0).and_then(Option::as_mut) else {
-            debug_assert!(false, "a stream is kept for its owner");
+            debug_assert!(false, "the stream exists as long as its body");
             let text = StreamFailure::Io.text().to_owned();
             return Poll::Ready(Some(Err(BodyError::Failed(text))));
         };

@@ -131,7 +131,7 @@ impl<E: Engine> Request<E> {
                 }
                 Response::Ended(Err(failure)) => return Poll::Ready(Err(*failure)),
                 Response::Content | Response::Ended(Ok(_)) => {
-                    debug_assert!(false, "the head is taken once");
+                    debug_assert!(false, "the head of a response is taken once");
                     return Poll::Ready(Err(StreamFailure::Io));
                 }
             }

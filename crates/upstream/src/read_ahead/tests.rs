@@ -117,7 +117,7 @@ impl Response {
             max_file,
         };
         let Body::Stream(body) = body(FromBackend(Rc::clone(&backend)), Some(buffering)) else {
-            panic!("it is a stream");
+            panic!("the body is a stream");
         };
         Self {
             body,
@@ -165,7 +165,7 @@ impl Response {
             let Ok(Some(piece)) = tokio::time::timeout(Duration::from_secs(5), next).await else {
                 break;
             };
-            let piece = piece.expect("the content goes on");
+            let piece = piece.expect("the content has another piece");
             assert!(piece == content(self.received..self.received + piece.len()));
             self.received += piece.len();
             left -= piece.len();
@@ -200,7 +200,7 @@ fn run(test: impl Future<Output = ()>) {
         .enable_time()
         .start_paused(true)
         .build_local(LocalOptions::default())
-        .expect("a runtime")
+        .expect("a runtime starts")
         .block_on(test);
 }
 
@@ -229,7 +229,10 @@ fn what_fits_into_memory_is_taken_before_the_client_takes_it() {
             assert_eq!(response.take(1000).await, 1000);
             assert!(response.is_held() && response.counted() == 0);
             response.block(MOMENT).await;
-            assert!(!response.is_held(), "the connection is free");
+            assert!(
+                !response.is_held(),
+                "the response holds no connection any more"
+            );
             assert_eq!((response.counted(), response.files.made()), (1, 0));
             assert_eq!(response.take(MAX_MEMORY).await, MAX_MEMORY - 1000);
             assert_eq!(response.next().await, None);
@@ -248,7 +251,7 @@ fn a_client_that_keeps_up_has_nothing_kept() {
             response.take(1 << 20).await;
         }
         assert_eq!(response.files.made(), 0);
-        assert!(response.counted() <= 1, "the last bytes fit into memory");
+        assert!(response.counted() <= 1, "the last bytes are kept in memory");
     });
 }
 
@@ -268,7 +271,7 @@ fn a_slow_client_does_not_hold_the_backend() {
             assert!(!response.is_held() && response.files.made() == 1);
             assert!(response.body.retained() < WORTH_WRITING);
             assert_eq!(response.take(length).await, length);
-            assert_eq!(response.files.used(), 0, "the file is gone");
+            assert_eq!(response.files.used(), 0, "the temporary file is removed");
             assert_eq!((response.next().await, response.counted()), (None, 1));
         });
     }
@@ -339,7 +342,7 @@ fn trailers_follow_what_was_kept() {
             assert_eq!(response.take(length).await, length);
             assert_eq!(response.next().await, None);
             let Trailers::Fields(fields) = response.body.trailers() else {
-                panic!("there are trailers");
+                panic!("the response has trailers");
             };
             assert_eq!(fields.get(Known::ServerTiming), Some(&b"a"[..]));
         });
@@ -405,7 +408,7 @@ fn a_limit_on_buffers_keeps_content_with_the_backend() {
     run(async {
         let backend = Rc::new(RefCell::new(sent(1000)));
         let Body::Stream(mut body) = body(FromBackend(Rc::clone(&backend)), None) else {
-            panic!("it is a stream");
+            panic!("the body is a stream");
         };
         body.poll_ahead(&mut Context::from_waker(Waker::noop()));
         assert_eq!(backend.borrow().taken, 0);

@@ -81,7 +81,7 @@ fn who_takes_all_of_an_announced_length_and_does_not_ask_for_the_end_leaves_the_
             };
             let reply = send(&worker, &upstream, request).await.unwrap();
             let Body::Stream(mut source) = reply.body else {
-                panic!("the content is late")
+                panic!("content that arrives late is streamed")
             };
             go.send(()).unwrap();
             assert_eq!(next(&mut source).await.unwrap().unwrap(), "ok");
@@ -132,7 +132,10 @@ fn idle_connections_are_closed_in_time() {
         let upstream = upstream(&[address], settings);
         assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
         pass(Duration::from_millis(100)).await;
-        assert!(ended.try_recv().is_err(), "it was idle for 100 ms only");
+        assert!(
+            ended.try_recv().is_err(),
+            "the connection was idle for 100 ms only, so it is kept"
+        );
         // The sweep of idle connections runs about a second later.
         pass(Duration::from_secs(2)).await;
         until(|| ended.try_recv().ok()).await;
@@ -283,7 +286,10 @@ fn a_backend_that_takes_no_connection_does_not_hold_up_every_second_request() {
         for _ in 0..6 {
             assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
         }
-        assert!(!first.is_finished(), "it has got the turn of the first");
+        assert!(
+            !first.is_finished(),
+            "the slow attempt to connect has ended"
+        );
     });
 }
 
@@ -302,7 +308,12 @@ fn the_least_busy_backend_gets_the_next_connection() {
         let mut replies = Vec::new();
         for want in [0, 1, 1, 0] {
             let reply = send(&worker, &upstream, GET).await.unwrap();
-            assert_eq!(reply.backend, want, "{} in use", replies.len());
+            assert_eq!(
+                reply.backend,
+                want,
+                "backend chosen with {} responses in use",
+                replies.len()
+            );
             replies.push(reply);
         }
         // Both requests to the second backend are dropped, so they end.

@@ -171,7 +171,10 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
     runtime.block_on(async {
         let worker = worker();
         let test = tokio::time::timeout(LONG, test(Rc::clone(&worker)));
-        worker.run(test).await.expect("nothing takes that long")
+        worker
+            .run(test)
+            .await
+            .expect("the test ends within its time limit")
     })
 }
 
@@ -306,7 +309,7 @@ pub(crate) async fn content(body: Body) -> (Vec<u8>, Result<(), String>) {
     let mut source = match body {
         Body::Empty => return (Vec::new(), Ok(())),
         Body::Bytes(bytes) => return (bytes.to_vec(), Ok(())),
-        Body::File(_) => panic!("no file comes from a backend"),
+        Body::File(_) => panic!("a backend's response is no file"),
         Body::Stream(source) => source,
     };
     let mut all = Vec::new();

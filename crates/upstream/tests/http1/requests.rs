@@ -115,7 +115,10 @@ fn large_content_arrives_from_memory_and_from_files() {
             };
             assert_eq!(ask(&worker, &upstream, request).await, "200 ok");
         });
-        assert!(received.recv().unwrap() == want, "the content is another");
+        assert!(
+            received.recv().unwrap() == want,
+            "the content differs from what was sent"
+        );
     }
 }
 
@@ -241,7 +244,7 @@ fn a_backend_that_does_not_read_holds_up_the_client() {
         let held_up = watcher.await.unwrap();
         assert!(
             held_up < 1000,
-            "{held_up} pieces were taken while nobody read"
+            "{held_up} pieces were taken while the backend did not read"
         );
         assert_eq!(pushed.get(), 2000);
     });
@@ -263,7 +266,7 @@ fn an_answer_passes_the_request_and_the_request_goes_on() {
         pipe.push("one");
         let reply = send(&worker, &upstream, request).await.unwrap();
         let Body::Stream(mut source) = reply.body else {
-            panic!("the request is not complete")
+            panic!("the response to an incomplete request is streamed")
         };
         assert_eq!(next(&mut source).await.unwrap().unwrap(), "ok");
         pipe.push("two");
@@ -376,7 +379,10 @@ fn content_waits_for_100_or_a_final_response() {
             has_head.send(()).unwrap();
             wait.lock().unwrap().recv().unwrap();
             peer.0.set_nonblocking(true).unwrap();
-            assert!(peer.0.read(&mut [0]).is_err(), "the content is held back");
+            assert!(
+                peer.0.read(&mut [0]).is_err(),
+                "no content is sent before 100 (Continue)"
+            );
             peer.0.set_nonblocking(false).unwrap();
             peer.send(first);
             sender.send(peer.read(7)).unwrap();

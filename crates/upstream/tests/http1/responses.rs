@@ -174,7 +174,7 @@ fn what_the_client_does_not_take_is_not_read() {
         let upstream = upstream(&[address], settings());
         let reply = send(&worker, &upstream, GET).await.unwrap();
         let Body::Stream(mut source) = reply.body else {
-            panic!("so much does not come at once")
+            panic!("content longer than one read is streamed")
         };
         let first = next(&mut source).await.unwrap().unwrap();
         assert!(first.len() <= 64 * 1024);
@@ -185,7 +185,7 @@ fn what_the_client_does_not_take_is_not_read() {
             before = more;
             settle().await;
         }
-        assert!(before < LEN / 2, "{before} bytes were taken");
+        assert!(before < LEN / 2, "the proxy read {before} bytes ahead");
         let (rest, end) = content(Body::Stream(source)).await;
         assert_eq!((first.len() + rest.len(), end), (LEN, Ok(())));
     });
@@ -205,7 +205,7 @@ fn small_chunks_do_not_make_small_pieces() {
         let upstream = upstream(&[address], settings());
         let reply = send(&worker, &upstream, GET).await.unwrap();
         let Body::Stream(mut source) = reply.body else {
-            panic!("the content comes later")
+            panic!("content that arrives after the head is streamed")
         };
         go.send(()).unwrap();
         let (mut pieces, mut len) = (0, 0);
@@ -214,7 +214,7 @@ fn small_chunks_do_not_make_small_pieces() {
             pieces += 1;
         }
         assert_eq!(len, 1000);
-        assert!(pieces < 10, "{pieces} pieces");
+        assert!(pieces < 10, "the content came in {pieces} pieces");
     });
 }
 

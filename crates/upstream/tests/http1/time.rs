@@ -55,9 +55,9 @@ fn timed(
             tokio::task::spawn_local(async move { ask(&worker, &upstream, request).await });
         until(is_done).await;
         pass(SHORT - Duration::from_millis(1)).await;
-        assert!(!asking.is_finished(), "it is early");
+        assert!(!asking.is_finished(), "the timeout fires too early");
         pass(LATE).await;
-        assert!(asking.is_finished(), "the limit is not noticed");
+        assert!(asking.is_finished(), "the timeout does not fire");
         asking.await.unwrap()
     })
 }
@@ -183,7 +183,10 @@ fn connecting_is_limited() {
     let mut waiting = Vec::new();
     while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, SHORT) {
         waiting.push(stream);
-        assert!(waiting.len() < 100, "the queue never fills");
+        assert!(
+            waiting.len() < 100,
+            "the accept queue of the listener never fills"
+        );
     }
     let got = timed(address, with("connect"), GET, || Some(()));
     assert_eq!(got, "connection timeout");

@@ -40,7 +40,7 @@ fn asking_for(method: Method, upgrade: &'static str) -> (TestRequest, Rc<BodyPip
 fn stream(body: Body) -> Box<dyn BodySource> {
     match body {
         Body::Stream(source) => source,
-        _ => panic!("a tunnel is a stream"),
+        _ => panic!("the response that opens a tunnel is streamed"),
     }
 }
 
@@ -146,9 +146,9 @@ fn a_tunnel_without_traffic_is_closed() {
             until(|| is_sent.try_recv().ok()).await;
         }
         pass(SHORT - Duration::from_millis(50)).await;
-        assert!(!reading.is_finished(), "it is early");
+        assert!(!reading.is_finished(), "the timeout fires too early");
         pass(LATE).await;
-        assert!(reading.is_finished(), "the limit is not noticed");
+        assert!(reading.is_finished(), "the timeout does not fire");
         let (got, end) = reading.await.unwrap();
         assert_eq!((&*got, end), (&b"xxx"[..], Err("I/O timeout".to_string())));
     });

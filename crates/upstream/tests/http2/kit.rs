@@ -132,7 +132,10 @@ pub(crate) fn on_worker<F: Future>(test: impl FnOnce(Rc<Worker>) -> F) -> F::Out
     runtime.block_on(async {
         let worker = Worker::new(0, Arc::default(), Arc::default());
         let test = tokio::time::timeout(LONG, test(Rc::clone(&worker)));
-        worker.run(test).await.expect("nothing takes that long")
+        worker
+            .run(test)
+            .await
+            .expect("the test ends within its time limit")
     })
 }
 

@@ -192,7 +192,11 @@ fn content_of_several_windows_goes_both_ways() {
             let content = kit::content(reply.body).await.unwrap();
             assert_eq!(content.len(), 3_000_000);
             for (at, byte) in content.iter().enumerate() {
-                assert_eq!(usize::from(*byte), at / 1000 % 256, "at {at}");
+                assert_eq!(
+                    usize::from(*byte),
+                    at / 1000 % 256,
+                    "content differs at byte {at}"
+                );
             }
             // The server echoes a streamed upload, through flow-control windows and a pipe that are all smaller than the upload.
             let pipe = Rc::new(BodyPipe::default());
@@ -214,7 +218,11 @@ fn content_of_several_windows_goes_both_ways() {
             client.await.unwrap();
             assert_eq!(content.len(), 2_000_000);
             for (at, byte) in content.iter().enumerate() {
-                assert_eq!(usize::from(*byte), at / 2000 % 256, "at {at}");
+                assert_eq!(
+                    usize::from(*byte),
+                    at / 2000 % 256,
+                    "content differs at byte {at}"
+                );
             }
             // The body of this request is complete from the start.
             let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));
@@ -256,11 +264,11 @@ fn trailers_and_hints_arrive() {
         let upstream = upstream(&backends.both(), settings());
         let reply = send(&worker, &upstream, get("/trailers")).await.unwrap();
         let Body::Stream(mut source) = reply.body else {
-            panic!("the trailers are lost");
+            panic!("the response has trailers");
         };
         assert_eq!(kit::drain(&mut source).await.unwrap(), b"message");
         let Trailers::Fields(fields) = source.trailers() else {
-            panic!("the trailers are lost");
+            panic!("the response has trailers");
         };
         assert_eq!(fields.get(Name::from_lower("grpc-status")), Some(&b"0"[..]));
         let (told, reply) = kit::send_and_tell(&worker, &upstream, get("/hints")).await;

@@ -178,10 +178,10 @@ impl Quic {
             id.to_vec()
         };
         let (source, destination) = (id(0xc1), id(0x5e));
-        let name = ServerName::try_from("localhost").expect("a name");
+        let name = ServerName::try_from("localhost").expect("the host name is valid");
         let parameters = transport_parameters(&options, &source);
         let tls = ClientConnection::new(Arc::clone(&options.tls), Version::V1, name, parameters)
-            .expect("a valid configuration");
+            .expect("the TLS configuration is valid");
         let mut quic = Self {
             server: SocketAddr::from(([127, 0, 0, 1], port)),
             socket: socket([127, 0, 0, 1]),
@@ -249,8 +249,8 @@ impl Quic {
     fn set_initial_keys(&mut self) {
         let suite = TLS13_AES_128_GCM_SHA256
             .tls13()
-            .expect("a suite of TLS 1.3");
-        let quic = suite.quic.expect("a suite of QUIC");
+            .expect("the suite belongs to TLS 1.3");
+        let quic = suite.quic.expect("the suite can be used with QUIC");
         let keys = Keys::initial(Version::V1, suite, quic, &self.destination, Side::Client);
         self.spaces[INITIAL_SPACE].keys = Some(keys);
     }
@@ -319,7 +319,7 @@ impl Quic {
             Header::ZeroRtt => self.early.as_ref(),
             _ => self.spaces[level].keys.as_ref().map(|keys| &keys.local),
         };
-        let keys = keys.expect("the keys are known");
+        let keys = keys.expect("the client has the keys of the packet's level");
         let payload = frames.len() + keys.packet.tag_len();
         let header = packet::header(kind, VERSION_1, &self.destination, &self.source, payload);
         packet::seal(&*keys.header, &*keys.packet, number, header, &frames)
@@ -488,7 +488,10 @@ impl Quic {
         let phase = self.phase.as_mut().expect("the handshake is complete");
         let next = phase.secrets.next_packet_keys();
         let next = std::mem::replace(&mut phase.next, next);
-        let keys = self.spaces[DATA_SPACE].keys.as_mut().expect("keys of data");
+        let keys = self.spaces[DATA_SPACE]
+            .keys
+            .as_mut()
+            .expect("the client has the keys of 1-RTT packets");
         keys.local.packet = next.local;
         phase.previous = Some(std::mem::replace(&mut keys.remote.packet, next.remote));
         phase.is_odd = !phase.is_odd;
@@ -507,11 +510,11 @@ impl Quic {
         for _ in 0..64 {
             // First a read without waiting, for the case that a datagram has already arrived: the kernel rounds short waits up to
             // some milliseconds.
-            (self.socket.set_nonblocking(true)).expect("it is a socket");
+            (self.socket.set_nonblocking(true)).expect("the descriptor is a socket");
             let mut received = self.socket.recv_from(&mut buffer);
             if received.is_err() && !has_any && !pause.is_zero() {
-                (self.socket.set_nonblocking(false)).expect("it is a socket");
-                (self.socket.set_read_timeout(Some(pause))).expect("a time to wait");
+                (self.socket.set_nonblocking(false)).expect("the descriptor is a socket");
+                (self.socket.set_read_timeout(Some(pause))).expect("the time is not zero");
                 received = self.socket.recv_from(&mut buffer);
             }
             let Ok((len, sender)) = received else {
@@ -663,11 +666,13 @@ mod tests {
     #[test]
     fn only_datagrams_of_the_server_are_taken_in() {
         let (server, other) = (socket([127, 0, 0, 1]), socket([127, 0, 0, 1]));
-        let port = server.local_addr().expect("it is bound").port();
+        let port = server.local_addr().expect("the socket is bound").port();
         let mut client = Quic::new(port, Options::default());
-        let address = client.socket.local_addr().expect("it is bound");
+        let address = client.socket.local_addr().expect("the socket is bound");
         for (sender, len) in [(&other, 100), (&server, 30)] {
-            sender.send_to(&vec![0; len], address).expect("it is sent");
+            sender
+                .send_to(&vec![0; len], address)
+                .expect("the datagram is sent");
         }
         while client.receive_only(Duration::from_secs(1)) {}
         assert_eq!(client.bytes_received, 30);

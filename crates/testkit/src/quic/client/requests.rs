@@ -28,8 +28,10 @@ impl Quic {
             match frame.kind {
                 http3::kind::HEADERS => {
                     let decoded = http3::Decoder::new(0).decode(stream, &frame.payload);
-                    let (fields, _) = decoded.expect("nothing refers to a table of no size");
-                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+                    let (fields, _) =
+                        decoded.expect("a field section cannot refer to a table of no size");
+                    let text =
+                        |bytes: Vec<u8>| String::from_utf8(bytes).expect("the bytes are UTF-8");
                     let fields: Vec<(String, String)> = (fields.into_iter())
                         .map(|(name, value)| (text(name), text(value)))
                         .collect();
@@ -79,7 +81,7 @@ impl Quic {
     pub fn ask(&mut self, path: &str) -> Answer {
         let stream = self.send_request(&get(path));
         self.wait_for(path, |quic| quic.has_ended(stream));
-        let answer = self.answer(stream).expect("a response has a head");
+        let answer = self.answer(stream).expect("the response has a head");
         self.streams.remove(&stream);
         answer
     }

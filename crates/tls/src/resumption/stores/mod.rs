@@ -136,7 +136,7 @@ fn port(node: Option<&Node>, default: u16) -> Result<u16, Error> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the threads that talk to stores have no clock of a worker, and their commands are rare"
+    reason = "the threads that talk to stores have no worker's clock, and their commands are rare"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()

@@ -16,7 +16,7 @@ fn the_server_sends_one_window_ahead_of_the_client() {
         assert_eq!(
             server.engine.sendable(stream),
             1000,
-            "the window that was announced"
+            "the upload may fill the window that the client has announced"
         );
         server.send(stream, &[1; 1000], false);
         server.flush().await;
@@ -72,7 +72,7 @@ fn uploads_go_as_far_as_the_servers_window() {
         settle().await;
         pipe.push(vec![3; BodyPipe::CAPACITY]);
         settle().await;
-        assert!(!has_room(&pipe), "the client waits");
+        assert!(!has_room(&pipe), "the upload waits for the server's window");
         let mut all = Vec::new();
         while all.len() < 65_535 {
             let (data, end) = server.data(stream).await;
@@ -81,7 +81,10 @@ fn uploads_go_as_far_as_the_servers_window() {
         }
         assert_eq!(all.len(), 65_535);
         settle().await;
-        assert!(!has_room(&pipe), "and waits until the server goes on");
+        assert!(
+            !has_room(&pipe),
+            "the upload waits until the server sends WINDOW_UPDATE"
+        );
         server
             .engine
             .release_content(stream, all.len(), &mut server.out);
@@ -162,7 +165,10 @@ fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
                 let mut body =
                     tokio::task::spawn_local(async move { piece(&mut body).await.is_none() });
                 settle().await;
-                assert!(!body.is_finished(), "{end:?}: the upload goes on");
+                assert!(
+                    !body.is_finished(),
+                    "{end:?}: the body of the response ends before the upload"
+                );
                 match end {
                     UploadEnd::Sent => {
                         pipe.push(b"def");
@@ -183,7 +189,10 @@ fn for_a_client_with_one_request_at_a_time_the_response_ends_with_the_upload() {
                 }
                 assert_eq!((&mut body).await.ok(), Some(true), "{end:?}");
                 settle().await;
-                assert!(pipe.is_abandoned(), "{end:?}: nobody reads it");
+                assert!(
+                    pipe.is_abandoned(),
+                    "{end:?}: the request body is not abandoned"
+                );
                 let is_connection_over =
                     matches!(end, UploadEnd::ConnectionClosed | UploadEnd::Stalled);
                 if !is_connection_over {
@@ -212,7 +221,7 @@ fn an_end_in_a_frame_of_its_own_is_waited_for() {
         // The whole announced length has arrived, so the client does not need another frame.
         drop(body);
         settle().await;
-        assert_eq!(connection.request_count(), 1, "no reset");
+        assert_eq!(connection.request_count(), 1, "the stream is not reset");
         server.send(stream, b"", true);
         server.flush().await;
         settle().await;

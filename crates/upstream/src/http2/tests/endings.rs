@@ -94,7 +94,10 @@ fn misdeeds_on_one_stream_are_that_streams() {
             assert_eq!(failure(call).await.text, *want);
             let reset = bare.find(FrameType::RST_STREAM).await;
             assert_eq!(reset.stream, 1);
-            assert!(connection.can_request(), "others go on");
+            assert!(
+                connection.can_request(),
+                "a reset of one stream leaves the connection usable"
+            );
         }
         // The server sends more body than it has announced.
         let (connection, socket) = link(settings());
@@ -133,7 +136,10 @@ fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
             assert_eq!(first.len(), 2);
             let end = piece(&mut body).await.unwrap().unwrap_err();
             assert_eq!(end.to_string(), "protocol violation");
-            assert!(connection.can_request(), "others go on");
+            assert!(
+                connection.can_request(),
+                "a reset of one stream leaves the connection usable"
+            );
         }
     });
 }
@@ -173,7 +179,7 @@ fn content_beyond_the_window_is_a_flow_control_error() {
             match piece(&mut body).await {
                 Some(Ok(piece)) => got += piece.len(),
                 Some(Err(error)) => break error.to_string(),
-                None => panic!("the content is complete"),
+                None => panic!("the content ended without an error"),
             }
             settle().await;
         };
@@ -222,14 +228,14 @@ fn a_server_that_takes_nothing_does_not_make_the_output_grow() {
             {
                 sent += out.len();
                 out.drain(..out.len().min(9) * usize::from(sent == out.len()));
-                assert!(sent < 10 << 20, "it is taken in without end");
+                assert!(sent < 10 << 20, "the client reads PINGs without limit");
             }
         });
         let call = call(&connection, get("/"), RequestBody::None);
         assert_eq!(
             failure(call).await.text,
             "first byte timeout",
-            "the connection stands still"
+            "the client stops reading, so no response arrives"
         );
         assert!(began.elapsed() >= std::time::Duration::from_secs(5));
         drop(flood);
@@ -334,7 +340,7 @@ fn whatever_a_server_sends_every_call_ends() {
             pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
             let silent = (dice.roll(2) == 0).then_some(bare);
             for call in calls {
-                if let Ok(reply) = call.await.expect("no panic")
+                if let Ok(reply) = call.await.expect("the task does not panic")
                     && let h2o_exchange::Body::Stream(mut source) = reply.body
                 {
                     let _ = content(&mut source).await;

@@ -35,7 +35,11 @@ thread_local! {
 
 /// The worker of the test that [`run`] runs.
 pub(crate) fn worker() -> Rc<Worker> {
-    WORKER.with_borrow(|worker| worker.clone().expect("a test runs"))
+    WORKER.with_borrow(|worker| {
+        worker
+            .clone()
+            .expect("the function is called within a test")
+    })
 }
 
 /// Runs a test on a worker, on tokio's paused clock.
@@ -44,14 +48,14 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .start_paused(true)
         .build_local(LocalOptions::default())
-        .expect("a runtime")
+        .expect("a runtime starts")
         .block_on(async {
             let limit = Duration::from_secs(3600);
             let worker = Worker::new(0, Arc::default(), Arc::default());
             WORKER.set(Some(Rc::clone(&worker)));
             tokio::time::timeout(limit, worker.run(test))
                 .await
-                .expect("the test goes on for ever");
+                .expect("the test ends within its time limit");
         });
 }
 
@@ -107,15 +111,18 @@ pub(crate) fn call_that_ends_with_its_upload(
 }
 
 pub(crate) async fn reply(call: JoinHandle<Result<Reply, Failure>>) -> Reply {
-    match call.await.expect("no panic") {
+    match call.await.expect("the task does not panic") {
         Ok(reply) => reply,
         Err(failure) => panic!("{failure:?}"),
     }
 }
 
 pub(crate) async fn failure(call: JoinHandle<Result<Reply, Failure>>) -> Failure {
-    match call.await.expect("no panic") {
-        Ok(reply) => panic!("a response came: {}", reply.status.as_u16()),
+    match call.await.expect("the task does not panic") {
+        Ok(reply) => panic!(
+            "a response arrived in place of an error: {}",
+            reply.status.as_u16()
+        ),
         Err(failure) => failure,
     }
 }
@@ -192,7 +199,10 @@ impl Server {
     }
 
     pub(crate) async fn flush(&mut self) {
-        self.socket.write_all(&self.out).await.expect("room");
+        self.socket
+            .write_all(&self.out)
+            .await
+            .expect("the client reads what the server sends");
         self.out.clear();
     }
 
@@ -204,7 +214,7 @@ impl Server {
             let step = self
                 .engine
                 .receive(&self.input, &mut head, now, &mut self.out)
-                .expect("the client keeps to the protocol");
+                .expect("the client sends valid HTTP/2");
             let seen = match step.received {
                 Received::NeedMore => None,
                 Received::Charged => {
@@ -308,7 +318,7 @@ impl Server {
 /// The head of a response, with the length of its content if that is announced.
 pub(crate) fn head_of(status: u16, headers: &Headers, length: Option<u64>) -> ResponseHead<'_> {
     ResponseHead {
-        status: StatusCode::new(status).expect("a status"),
+        status: StatusCode::new(status).expect("the number is a valid status code"),
         reason: None,
         headers,
         length,
@@ -346,7 +356,7 @@ impl Bare {
             input: Vec::new(),
         };
         while bare.input.len() < frame::PREFACE.len() {
-            assert!(bare.read().await, "the client closed");
+            assert!(bare.read().await, "the client closed the connection");
         }
         assert!(bare.input.starts_with(frame::PREFACE));
         bare.input.drain(..frame::PREFACE.len());
@@ -361,7 +371,10 @@ impl Bare {
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).await.expect("room");
+        self.socket
+            .write_all(bytes)
+            .await
+            .expect("the client reads what the server sends");
     }
 
     /// Sends bytes; fails if the client has closed the connection.
@@ -396,6 +409,6 @@ impl Bare {
                 return frame;
             }
         }
-        panic!("the client closed without {kind:?}");
+        panic!("the client closed the connection without {kind:?}");
     }
 }

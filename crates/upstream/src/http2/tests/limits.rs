@@ -44,7 +44,7 @@ fn small_frames_cost_no_more_than_their_bytes() {
         assert_eq!(
             first.unwrap().unwrap().len(),
             16_384,
-            "they lie in one piece"
+            "bytes of small frames are joined to one piece"
         );
     });
 }

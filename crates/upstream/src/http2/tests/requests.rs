@@ -25,7 +25,10 @@ fn no_more_streams_are_opened_than_either_side_allows() {
             (connection.request_count(), connection.max_requests()),
             (3, 3)
         );
-        assert!(!connection.can_request(), "our limit");
+        assert!(
+            !connection.can_request(),
+            "the connection has as many streams as the client's own limit allows"
+        );
         drop(calls);
         let mut out = Vec::new();
         frame::settings(
@@ -42,7 +45,11 @@ fn no_more_streams_are_opened_than_either_side_allows() {
         );
         bare.send(&out).await;
         settle().await;
-        assert_eq!(connection.max_requests(), 1, "the server's limit");
+        assert_eq!(
+            connection.max_requests(),
+            1,
+            "the connection has as many streams as the server's SETTINGS allow"
+        );
     });
 }
 
@@ -58,11 +65,13 @@ fn the_connection_with_the_fewest_streams_is_picked() {
         }
         let is = |connection: &Rc<Connection>| {
             Rc::ptr_eq(
-                &connections.pick(|_| true).expect("there is room"),
+                &connections
+                    .pick(|_| true)
+                    .expect("a connection has room for another stream"),
                 connection,
             )
         };
-        assert!(is(&a), "the first of equals");
+        assert!(is(&a), "of equally used connections the first is picked");
         let first = ask(&a, "/");
         let (stream, _) = server_a.request().await;
         assert!(is(&b));
@@ -101,7 +110,11 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
         let (pipe, body) = pipe();
         let tunnel = call(&connection, connect(), body);
         settle().await;
-        assert_eq!(connection.request_count(), 0, "SETTINGS have not come");
+        assert_eq!(
+            connection.request_count(),
+            0,
+            "SETTINGS of the server have not arrived"
+        );
         let (stream, head) = server.request().await;
         assert_eq!(
             (head.upgrade(), head.body),

@@ -28,13 +28,13 @@ async fn trailers_follow_the_content<S: Server>() {
     assert_eq!(piece(&mut body).await.unwrap().unwrap(), b"abc"[..]);
     assert!(
         matches!(body.trailers(), Trailers::Unknown),
-        "the end has not come"
+        "trailers are unknown before the end of the content"
     );
     server.end(stream, &[("grpc-status", "0")]);
     server.flush().await;
     assert!(piece(&mut body).await.is_none());
     let Trailers::Fields(fields) = body.trailers() else {
-        panic!("trailers were sent");
+        panic!("the response has trailers");
     };
     assert_eq!(fields.get(Name::from_lower("grpc-status")), Some(&b"0"[..]));
     assert!(matches!(body.trailers(), Trailers::None));
@@ -146,7 +146,10 @@ async fn the_rest_of_an_upload_is_let_go_when_the_server_does_not_want_it<S: Ser
         Body::Bytes(bytes) => bytes.to_vec(),
         body => content(&mut source(body)).await.unwrap(),
     };
-    assert_eq!(bytes, b"enough", "the response counts all the same");
+    assert_eq!(
+        bytes, b"enough",
+        "the response is used although the rest of the upload was not wanted"
+    );
     settle().await;
     assert_eq!(connection.request_count(), 0);
 }
@@ -160,7 +163,10 @@ async fn content_is_held_back_until_the_server_says_something<S: Server>() {
         let call = call_with(&connection, post(BodyLength::Known(3)), body, true, seen);
         let (stream, _) = server.request().await;
         let early = tokio::time::timeout(SECOND, server.next());
-        assert!(early.await.is_err(), "nothing follows the head");
+        assert!(
+            early.await.is_err(),
+            "no content is sent before 100 (Continue)"
+        );
         if status == 100 {
             server.inform(stream, status, &[]);
         } else {
@@ -172,7 +178,10 @@ async fn content_is_held_back_until_the_server_says_something<S: Server>() {
             (b"abc".to_vec(), true),
             "{status}"
         );
-        assert!(told.borrow().is_empty(), "the 100 is ours");
+        assert!(
+            told.borrow().is_empty(),
+            "the 100 (Continue) is for the proxy and is not forwarded"
+        );
         if status == 100 {
             server.answer(stream, "x").await;
         }

@@ -91,7 +91,10 @@ async fn the_first_byte_is_waited_for_from_the_end_of_the_request<S: Server>() {
     let upload = call(&connection, post(BodyLength::Unknown), body);
     let (uploading, _) = server.request().await;
     sleep(10 * SECOND).await;
-    assert!(!upload.is_finished(), "the request is not complete");
+    assert!(
+        !upload.is_finished(),
+        "the timeout for the first byte starts when the request is complete"
+    );
     pipe.finish(Ok(()));
     assert_eq!(server.content(uploading, 1).await, (Vec::new(), true));
     let failed = failure(upload).await;

@@ -17,7 +17,7 @@ fn index(key: StreamKey) -> StreamIndex {
 }
 
 fn key(stream: StreamIndex) -> StreamKey {
-    StreamKey::from_index(u32::try_from(stream.0).expect("a small number"))
+    StreamKey::from_index(u32::try_from(stream.0).expect("the index fits into 32 bits"))
 }
 
 impl Server for Http2Server {
@@ -62,7 +62,7 @@ impl Server for Http2Server {
     }
 
     fn inform(&mut self, stream: StreamIndex, status: u16, fields: &[(&str, &str)]) {
-        let status = StatusCode::new(status).expect("a status");
+        let status = StatusCode::new(status).expect("the number is a valid status code");
         let (headers, out) = (fields_of(fields), &mut self.0.out);
         (self.0.engine).send_informational(key(stream), status, &headers, out);
     }

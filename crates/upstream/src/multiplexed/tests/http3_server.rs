@@ -52,24 +52,25 @@ struct State {
 }
 
 fn tls() -> Arc<ServerConfig> {
-    let key = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    let certificate = params.self_signed(&key).expect("a certificate");
+    let key = KeyPair::generate().expect("a key pair can be made");
+    let params =
+        CertificateParams::new(vec!["localhost".to_owned()]).expect("the host name is valid");
+    let certificate = params.self_signed(&key).expect("a certificate can be made");
     let chain = vec![CertificateDer::from(certificate.der().to_vec())];
-    let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+    let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key pair can be made");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("TLS 1.3")
+        .expect("the provider has TLS 1.3")
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .expect("the certificate fits");
+        .expect("the key belongs to the certificate");
     config.alpn_protocols = vec![b"h3".to_vec()];
     Arc::new(config)
 }
 
 fn key(stream: StreamIndex) -> StreamKey {
-    StreamKey::from_index(u32::try_from(stream.0).expect("a small number"))
+    StreamKey::from_index(u32::try_from(stream.0).expect("the index fits into 32 bits"))
 }
 
 fn index(key: StreamKey) -> StreamIndex {
@@ -138,7 +139,9 @@ impl State {
                 }
             }
             Event::StreamOpened(id) => {
-                self.engine.open(engine_id(id)).expect("it may");
+                self.engine
+                    .open(engine_id(id))
+                    .expect("the client may open the stream");
                 self.read(id);
             }
             Event::Readable(id) => self.read(id),
@@ -195,7 +198,7 @@ impl State {
             let step = self
                 .engine
                 .receive(engine_id(id), input, has_ended, &mut head)
-                .expect("the client keeps to the protocol");
+                .expect("the client sends valid HTTP/3");
             self.engine.take_costs();
             match step.received {
                 Received::NeedMore => return,
@@ -236,9 +239,15 @@ impl State {
         let Some(id) = self.engine.stream_id(key(stream)) else {
             return;
         };
-        let quic = self.quic.connection(self.connection.expect("it is open"));
+        let quic = self
+            .quic
+            .connection(self.connection.expect("the connection is open"));
         let output = &mut self.outputs[stream.0];
-        use_it(output, quic.expect("it is open"), StreamId::new(id.get()));
+        use_it(
+            output,
+            quic.expect("the connection is open"),
+            StreamId::new(id.get()),
+        );
     }
 
     fn write(&mut self, stream: StreamIndex, out: Vec<u8>, end: bool) {
@@ -292,10 +301,11 @@ impl Http3Server {
     /// Starts a server that no client has connected to yet. Returns its URL and the server.
     pub(super) fn listen() -> (BackendUrl, Self) {
         let io = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-        let address: SocketAddr = io.local_addr().expect("it is bound");
-        let udp = udp::UdpSocket::new(&io).expect("a socket");
-        io.set_nonblocking(true).expect("a socket");
-        let io = UdpSocket::from_std(io).expect("a runtime");
+        let address: SocketAddr = io.local_addr().expect("the socket is bound");
+        let udp = udp::UdpSocket::new(&io).expect("the socket is a UDP socket");
+        io.set_nonblocking(true)
+            .expect("the socket is a UDP socket");
+        let io = UdpSocket::from_std(io).expect("the function is called within a runtime");
         let transport = TransportSettings {
             idle_timeout: Duration::from_secs(300),
             stream_receive_window: 65_535,
@@ -342,7 +352,7 @@ impl Http3Server {
             .await;
         });
         let url = format!("https://127.0.0.1:{}/", address.port());
-        let url = BackendUrl::parse(&url).expect("a URL");
+        let url = BackendUrl::parse(&url).expect("the URL is valid");
         (url, Self(state))
     }
 }
@@ -377,7 +387,10 @@ impl Server for Http3Server {
         };
         let limit = Duration::from_secs(60);
         let connection = http3::connect(&worker(), &settings, &url, 7, limit).await;
-        (connection.expect("it is reachable"), server)
+        (
+            connection.expect("the server accepts the connection"),
+            server,
+        )
     }
 
     async fn next(&mut self) -> ServerEvent {
@@ -421,7 +434,7 @@ impl Server for Http3Server {
     }
 
     fn inform(&mut self, stream: StreamIndex, status: u16, fields: &[(&str, &str)]) {
-        let status = StatusCode::new(status).expect("a status");
+        let status = StatusCode::new(status).expect("the number is a valid status code");
         let (state, mut out) = (&mut *self.0.borrow_mut(), Vec::new());
         let headers = fields_of(fields);
         state.engine.inform(key(stream), status, &headers, &mut out);

@@ -148,7 +148,7 @@ pub(super) fn call_with<E: Engine>(
         }
         let request = connection.request(&head, body, expects_continue, Headers::new())?;
         let mut tell = |status: StatusCode, headers: &Headers| {
-            let told = told.as_ref().expect("somebody wants to know");
+            let told = told.as_ref().expect("the test collects interim responses");
             told.borrow_mut().push((status.as_u16(), headers.len()));
         };
         let mut on_informational: Option<OnInformational<'_>> = None;

@@ -62,7 +62,10 @@ fn a_backend_that_acknowledges_nothing_is_soon_doubted_and_then_given_up() {
         let began = Instant::now();
         let lost = ask(&connection, "/");
         sleep(2 * SECOND).await;
-        assert!(!connection.can_request(), "other requests avoid it");
+        assert!(
+            !connection.can_request(),
+            "requests avoid a connection that does not answer"
+        );
         assert_eq!(failure(lost).await.text, "I/O error");
         let took = began.elapsed();
         assert!(4 * SECOND < took && took < 8 * SECOND, "{took:?}");

@@ -42,7 +42,7 @@ async fn requests_share_a_connection_and_are_answered_in_any_order<S: Server>() 
         assert_eq!(
             reply.reason.as_deref(),
             Some(""),
-            "there is no reason phrase"
+            "the response has no reason phrase"
         );
         let Body::Bytes(bytes) = reply.body else {
             panic!("content that came with the head is in memory");
@@ -95,7 +95,7 @@ async fn informational_responses_are_told_in_order<S: Server>() {
     assert_eq!(
         *told.borrow(),
         [(100, 0), (103, 1)],
-        "they do not wait for the final one"
+        "interim responses do not wait for the final response"
     );
     server.inform(stream, 103, &[]);
     server.answer(stream, "x").await;
@@ -170,7 +170,10 @@ async fn no_more_requests_are_made_than_allowed<S: Server>() {
     for _ in &calls {
         streams.push(server.request().await.0);
     }
-    assert!(!connection.can_request(), "our limit");
+    assert!(
+        !connection.can_request(),
+        "the connection has as many streams as the client's own limit allows"
+    );
     for stream in streams {
         server.answer(stream, "x").await;
     }
