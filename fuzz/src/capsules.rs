@@ -22,7 +22,7 @@ pub fn capsules(input: &[u8]) {
     assert_eq!(whole, want);
     for cuts in cuts(capsules) {
         let parts = fuzzing::datagrams(has_context_ids, pieces(capsules, &cuts));
-        assert_eq!(parts, want, "cut at {cuts:?}");
+        assert_eq!(parts, want, "input cut at {cuts:?}");
     }
     let (payloads, _) = want;
     let sent: Vec<u8> = payloads
@@ -42,7 +42,7 @@ fn read(has_context_ids: bool, mut rest: &[u8]) -> (Vec<Vec<u8>>, bool) {
         else {
             return (payloads, false);
         };
-        let len = usize::try_from(len).expect("62 bits");
+        let len = usize::try_from(len).expect("the number fits into 62 bits");
         // A context id takes up to eight bytes in front of the payload.
         if kind == 0 && len > MAX_PAYLOAD + 8 {
             return (payloads, true);

@@ -55,8 +55,10 @@ pub const OCSP_TIME: Duration = Duration::from_secs(1_795_627_009);
 /// # Panics
 /// If an invariant is violated.
 pub fn ocsp_response(input: &[u8]) {
-    static SUBJECT: LazyLock<OcspSubject> =
-        LazyLock::new(|| OcspSubject::of_pem(OCSP_CHAIN).expect("the file has both certificates"));
+    static SUBJECT: LazyLock<OcspSubject> = LazyLock::new(|| {
+        OcspSubject::of_pem(OCSP_CHAIN)
+            .expect("the file has the certificate and that of its issuer")
+    });
     let subject = &*SUBJECT;
     let counts = |response: &[u8]| subject.check(response, OCSP_TIME).is_ok();
     if !counts(input) {

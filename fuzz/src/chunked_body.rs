@@ -17,7 +17,7 @@ const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: c
 pub fn chunked_body(input: &[u8]) {
     let whole = read([input].into_iter());
     for cuts in cuts(input) {
-        assert_eq!(read(pieces(input, &cuts)), whole, "cut at {cuts:?}");
+        assert_eq!(read(pieces(input, &cuts)), whole, "input cut at {cuts:?}");
     }
     // The second reader does not know the engine's limits, so inputs long enough to reach one are not compared.
     if input.len() < 4000 {

@@ -31,12 +31,14 @@ pub fn configuration(input: &[u8]) {
                 assert!(pos.line() >= 1 && pos.column() >= 1, "{one}");
             }
         }
-        (Ok(_), Err(error)) | (Err(error), Ok(_)) => panic!("not the same twice: {error}"),
+        (Ok(_), Err(error)) | (Err(error), Ok(_)) => {
+            panic!("loading succeeded once and failed once: {error}")
+        }
     }
 }
 
 fn check(one: &Node, other: &Node, lines: usize, depth: usize, left: &mut usize) {
-    assert!(depth <= 1000, "nesting is bounded");
+    assert!(depth <= 1000, "the tree is nested deeper than allowed");
     if *left == 0 {
         return;
     }
@@ -46,7 +48,7 @@ fn check(one: &Node, other: &Node, lines: usize, depth: usize, left: &mut usize)
     let line = usize::try_from(one.pos.line()).unwrap_or(usize::MAX);
     assert!(
         (1..=lines.max(2) + 1).contains(&line),
-        "line {line} of {lines}"
+        "a node has line {line} of {lines} lines"
     );
     match (&one.value, &other.value) {
         (Value::Scalar(one), Value::Scalar(other)) => assert_eq!(one, other),
@@ -59,7 +61,11 @@ fn check(one: &Node, other: &Node, lines: usize, depth: usize, left: &mut usize)
         (Value::Mapping(one), Value::Mapping(other)) => {
             assert_eq!(one.len(), other.len());
             for (one, other) in one.iter().zip(other.iter()) {
-                assert_ne!(one.0.as_str(), Some("<<"), "merge keys are resolved");
+                assert_ne!(
+                    one.0.as_str(),
+                    Some("<<"),
+                    "the loaded tree has an unresolved merge key"
+                );
                 check(&one.0, &other.0, lines, depth + 1, left);
                 check(&one.1, &other.1, lines, depth + 1, left);
             }

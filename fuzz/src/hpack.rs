@@ -39,7 +39,10 @@ pub fn hpack_decode(input: &[u8]) {
         );
         assert!(table_size(&decoder) <= size as usize);
         assert_eq!(decoder.entries().count(), decoder.len());
-        assert!(decoder.retained() < 64 << 10, "memory is bounded");
+        assert!(
+            decoder.retained() < 64 << 10,
+            "the decoder holds a bounded amount of memory"
+        );
         if first.is_err() {
             return;
         }
@@ -177,7 +180,10 @@ fn check(
     // The encoder does not store the names of entries with a static name, so only values are compared.
     let theirs: Vec<_> = decoder.entries().map(|(_, value)| value).collect();
     let ours: Vec<_> = encoder.entries().map(|(_, value)| value).collect();
-    assert!(theirs.starts_with(&ours), "the tables differ");
+    assert!(
+        theirs.starts_with(&ours),
+        "the tables of encoder and decoder differ"
+    );
     block.clear();
     want.clear();
 }

@@ -25,7 +25,7 @@ pub fn http2_client(input: &[u8]) {
         let parts = run(pieces(input, &cuts), now);
         assert!(
             parts == whole,
-            "cut at {cuts:?}: {parts:?} instead of {whole:?}"
+            "input cut at {cuts:?}: {parts:?} instead of {whole:?}"
         );
     }
 }
@@ -145,7 +145,10 @@ impl Driven {
             return false;
         };
         assert!(step.taken <= self.input.len());
-        assert!(self.connection.retained() < 256 << 10, "memory is bounded");
+        assert!(
+            self.connection.retained() < 256 << 10,
+            "the connection holds a bounded amount of memory"
+        );
         let is_done = step.received == ClientReceived::NeedMore;
         if step.received == ClientReceived::Charged {
             assert!(self.connection.take_costs() >= 32);
@@ -193,7 +196,10 @@ impl Driven {
                 let state = self.of(stream);
                 assert!(!state.is_complete && !state.is_over && state.body.is_some());
                 state.received += content.len() as u64;
-                assert!(!state.is_head || content.is_empty(), "HEAD has no content");
+                assert!(
+                    !state.is_head || content.is_empty(),
+                    "the response to HEAD has content"
+                );
                 if let Some(BodyLength::Known(length)) = state.body {
                     assert!(state.received <= length && (!end_stream || state.received == length));
                 }
@@ -265,7 +271,10 @@ impl Driven {
         for (key, _) in std::mem::take(&mut self.streams).into_values() {
             self.connection.release(key, &mut self.out);
         }
-        assert!(!self.connection.has_streams(), "a stream leaked");
+        assert!(
+            !self.connection.has_streams(),
+            "the engine holds a stream that has ended"
+        );
         if self.is_over {
             // After a connection error the engine has sent GOAWAY, and later RST_STREAM frames do not matter.
             return;

@@ -80,7 +80,7 @@ impl Output {
         let payload = &self.all[place.clone()];
         assert!(
             self.section.is_none() || kind == 9,
-            "a frame within a section"
+            "another frame interrupts a field section"
         );
         if matches!(kind, 0 | 1) {
             assert!(!self.ended.contains(&stream), "a frame behind END_STREAM");
@@ -100,7 +100,10 @@ impl Output {
                 self.section(stream, flags, flags, bytes);
             }
             9 => {
-                let (begun, first, mut bytes) = self.section.take().expect("a section to continue");
+                let (begun, first, mut bytes) = self
+                    .section
+                    .take()
+                    .expect("CONTINUATION follows HEADERS without END_HEADERS");
                 assert_eq!(begun, stream);
                 bytes.extend_from_slice(payload);
                 self.section(stream, flags, first, bytes);
@@ -109,9 +112,9 @@ impl Output {
                 self.reset.insert(stream);
             }
             7 => self.has_goaway = true,
-            8 => assert_ne!(payload, [0; 4], "WINDOW_UPDATE by 0"),
+            8 => assert_ne!(payload, [0; 4], "a WINDOW_UPDATE frame has the increment 0"),
             4 | 6 => assert_eq!(stream, 0),
-            other => panic!("a frame of type {other}"),
+            other => panic!("the engine sent a frame of type {other}"),
         }
     }
 

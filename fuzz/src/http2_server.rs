@@ -28,7 +28,7 @@ pub fn http2_server(input: &[u8]) {
         let parts = run(options, pieces(frames, &cuts), now);
         assert!(
             parts == whole,
-            "cut at {cuts:?}: {parts:?} instead of {whole:?}"
+            "input cut at {cuts:?}: {parts:?} instead of {whole:?}"
         );
     }
 }
@@ -120,7 +120,10 @@ impl Driven {
             return false;
         };
         assert!(step.taken <= self.input.len());
-        assert!(self.connection.retained() < 256 << 10, "memory is bounded");
+        assert!(
+            self.connection.retained() < 256 << 10,
+            "the connection holds a bounded amount of memory"
+        );
         // Actions of the test depend on events only, not on the cuts of the input.
         let is_done = step.received == Received::NeedMore;
         if step.received == Received::Charged {
@@ -145,7 +148,7 @@ impl Driven {
                 let id = self.connection.stream_id(stream).get();
                 assert!(
                     id % 2 == 1 && id > self.newest,
-                    "a stream id that is even or not above the earlier ones"
+                    "the engine accepted a stream id that is even or not above the earlier ones"
                 );
                 self.newest = id;
                 if refusal.is_none() {
@@ -191,7 +194,7 @@ impl Driven {
                 let state = &mut self
                     .streams
                     .get_mut(&stream.index())
-                    .expect("an open stream")
+                    .expect("the event belongs to an open stream")
                     .1;
                 assert!(!state.is_read, "content after the end of the request");
                 state.received += content.len() as u64;
@@ -211,7 +214,7 @@ impl Driven {
                 let (_, state) = self
                     .streams
                     .remove(&stream.index())
-                    .expect("a stream that is held");
+                    .expect("the stream was not released");
                 self.events.push(Event::Reset(state.id));
                 self.connection.release(stream, &mut self.out);
             }
@@ -222,7 +225,7 @@ impl Driven {
         let state = &mut self
             .streams
             .get_mut(&stream.index())
-            .expect("an open stream")
+            .expect("the event belongs to an open stream")
             .1;
         state.is_read = true;
         if let BodyLength::Known(length) = state.body {
@@ -235,7 +238,7 @@ impl Driven {
         let state = &mut self
             .streams
             .get_mut(&stream.index())
-            .expect("a stream that is held")
+            .expect("the stream was not released")
             .1;
         if std::mem::replace(&mut state.is_answered, true) {
             return;
@@ -259,7 +262,7 @@ impl Driven {
             let state = &mut self
                 .streams
                 .get_mut(&key.index())
-                .expect("a stream with content")
+                .expect("the stream has content to send")
                 .1;
             let len = max.min(state.left);
             state.left -= len;
@@ -285,7 +288,7 @@ impl Driven {
         }
         assert!(
             self.is_over || !self.connection.has_streams(),
-            "a stream leaked"
+            "the engine holds a stream that has ended"
         );
         self.output.take(&mut self.out);
         for sent in self.output.content.values() {

@@ -25,7 +25,7 @@ pub fn http3_client(input: &[u8]) {
         let cut = run(options, parts, piece);
         assert!(
             is_same(&whole, &cut),
-            "pieces of {piece}: {cut:?} instead of {whole:?}"
+            "input in pieces of {piece} bytes: {cut:?} instead of {whole:?}"
         );
     }
 }
@@ -106,7 +106,11 @@ fn run(options: u8, mut parts: &[u8], piece: usize) -> Vec<Event> {
     for (key, _) in std::mem::take(&mut driven.streams).into_values() {
         driven.connection.release(key);
     }
-    assert_eq!(driven.connection.open_streams(), 0, "a stream leaked");
+    assert_eq!(
+        driven.connection.open_streams(),
+        0,
+        "the engine holds a stream that has ended"
+    );
     driven.events
 }
 
@@ -185,7 +189,10 @@ impl Driven {
             }
         };
         assert!(step.taken <= input.len());
-        assert!(self.connection.retained() < 256 << 10, "memory is bounded");
+        assert!(
+            self.connection.retained() < 256 << 10,
+            "the connection holds a bounded amount of memory"
+        );
         let goes_on = match step.received {
             ClientReceived::NeedMore => {
                 assert_eq!(
@@ -230,7 +237,10 @@ impl Driven {
             .stream_id(key)
             .expect("the key of an event belongs to an open stream")
             .get();
-        let (held, state) = self.streams.get_mut(&id).expect("a stream that is held");
+        let (held, state) = self
+            .streams
+            .get_mut(&id)
+            .expect("the stream was not released");
         assert_eq!(*held, key);
         (id, state)
     }

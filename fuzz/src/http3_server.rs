@@ -29,7 +29,7 @@ pub fn http3_server(input: &[u8]) {
         let cut = run(options, parts, piece);
         assert!(
             is_same(&whole, &cut),
-            "pieces of {piece}: {cut:?} instead of {whole:?}"
+            "input in pieces of {piece} bytes: {cut:?} instead of {whole:?}"
         );
     }
 }
@@ -196,7 +196,10 @@ impl Driven {
             }
         };
         assert!(step.taken <= input.len());
-        assert!(self.connection.retained() < 256 << 10, "memory is bounded");
+        assert!(
+            self.connection.retained() < 256 << 10,
+            "the connection holds a bounded amount of memory"
+        );
         let goes_on = match step.received {
             Received::NeedMore => {
                 assert_eq!(
@@ -245,7 +248,7 @@ impl Driven {
             } => {
                 let content = &input[data];
                 let state = self.stream(stream);
-                assert!(!state.is_read, "content behind its end");
+                assert!(!state.is_read, "content after the end of the request");
                 state.received += content.len() as u64;
                 let id = state.id;
                 match self.events.last_mut() {
@@ -271,7 +274,7 @@ impl Driven {
                 let (_, state) = self
                     .streams
                     .remove(&stream.index())
-                    .expect("a stream that is held");
+                    .expect("the stream was not released");
                 self.events.push(Event::Reset(state.id));
                 self.connection.release(stream);
             }
@@ -286,7 +289,11 @@ impl Driven {
         refusal: &str,
         end_stream: bool,
     ) {
-        let id = self.connection.stream_id(stream).expect("a stream").get();
+        let id = self
+            .connection
+            .stream_id(stream)
+            .expect("the stream is open")
+            .get();
         if refusal == "None" {
             check_head(head);
         }
@@ -303,7 +310,10 @@ impl Driven {
             is_answered: false,
         };
         let before = self.streams.insert(stream.index(), (stream, state));
-        assert!(before.is_none(), "a key that is in use");
+        assert!(
+            before.is_none(),
+            "the key of a new stream is in use already"
+        );
         assert!(self.streams.len() <= MAX_STREAMS as usize);
         if self.options & 8 != 0 || end_stream {
             self.answer(stream);
@@ -312,7 +322,7 @@ impl Driven {
 
     fn stream(&mut self, stream: StreamKey) -> &mut Stream {
         let held = self.streams.get_mut(&stream.index());
-        &mut held.expect("an open stream").1
+        &mut held.expect("the event belongs to an open stream").1
     }
 
     fn on_end(&mut self, stream: StreamKey) {
@@ -354,7 +364,11 @@ impl Driven {
         for (key, _) in std::mem::take(&mut self.streams).into_values() {
             self.connection.release(key);
         }
-        assert_eq!(self.connection.streams().count(), 0, "a stream leaked");
+        assert_eq!(
+            self.connection.streams().count(),
+            0,
+            "the engine holds a stream that has ended"
+        );
     }
 }
 

@@ -1,6 +1,9 @@
 //! Compares what regular expressions in scripts find with what oniguruma finds, a library that reads the syntax of Ruby as well.
 
-#![expect(unsafe_code, reason = "the interface of oniguruma is C's")]
+#![expect(
+    unsafe_code,
+    reason = "oniguruma has the unsafe interface of a C library"
+)]
 
 use std::ptr;
 use std::sync::Once;
@@ -288,12 +291,14 @@ fn compare(input: &[u8]) -> Option<bool> {
     let wanted = other.search(&subject).ok()?;
     let mut is_compared = false;
     with_vm(|vm| {
-        let class = vm.constant(None, "Regexp").expect("there is Regexp");
-        let number = vm.integer(flags.into()).expect("there is memory");
+        let class = vm
+            .constant(None, "Regexp")
+            .expect("the VM has the class Regexp");
+        let number = vm.integer(flags.into()).expect("the VM has memory left");
         let arguments = [string(vm, &pattern), number];
         let errors = &["RegexpError"];
         let Some(regexp) = call(vm, class, "new", &arguments, errors) else {
-            panic!("/{pattern}/ is refused");
+            panic!("the engine refuses /{pattern}/");
         };
         let text = string(vm, &subject);
         let Some(found) = call(vm, regexp, "match", &[text], errors) else {
@@ -333,7 +338,7 @@ mod tests {
                 None => {}
             }
         }
-        assert!(compared > 2000, "{compared} compared");
+        assert!(compared > 2000, "only {compared} patterns were compared");
         assert!(matched > 500, "{matched} of {compared} matched");
     }
 }

@@ -54,7 +54,7 @@ fn over_http1(bytes: &[u8]) -> Vec<Incoming> {
     for event in driven.events {
         if matches!(event, Event::Request(_)) {
             requests.push(Incoming {
-                head: heads.next().expect("a head for each request"),
+                head: heads.next().expect("each request has a head"),
                 ..Incoming::default()
             });
         }
@@ -138,7 +138,7 @@ fn forward(proxied: &Proxied, options: Options, incoming: &Incoming, protocol: P
     match protocol {
         Protocol::Http1 => outgoing.over_http1(),
         Protocol::Http2 | Protocol::Http3 => outgoing.over_http2(),
-        Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
+        Protocol::Fastcgi => unreachable!("no fuzz target sends requests by FastCGI"),
     }
 }
 

@@ -32,7 +32,7 @@ pub fn proxy_responses(input: &[u8]) {
             frames = http2_messages::write_response(text, options.framing());
             &frames
         }
-        Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
+        Protocol::Fastcgi => unreachable!("no fuzz target sends requests by FastCGI"),
     };
     let proxied = options.proxied();
     let ask = |client| ask(&proxied, options, client);
@@ -42,7 +42,7 @@ pub fn proxy_responses(input: &[u8]) {
     let whole = by_http1.read([bytes].into_iter());
     for cuts in cuts(bytes) {
         let parts = by_http1.read(pieces(bytes, &cuts));
-        assert_eq!(parts, whole, "cut at {cuts:?}");
+        assert_eq!(parts, whole, "input cut at {cuts:?}");
     }
     by_http1.check_ends(bytes, &whole);
     // The backend's response is read the same whichever version of HTTP the client speaks.

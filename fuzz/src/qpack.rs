@@ -36,7 +36,7 @@ pub fn qpack_decode(input: &[u8]) {
             let whole = decoder.receive(bytes, &mut out);
             let mut pieces = bytes.iter();
             let cut = pieces.try_for_each(|byte| again.receive(&[*byte], &mut counted));
-            assert_eq!(whole, cut, "instructions in pieces");
+            assert_eq!(whole, cut, "instructions in pieces have another result");
             if whole.is_err() {
                 return;
             }
@@ -47,12 +47,18 @@ pub fn qpack_decode(input: &[u8]) {
                 read(&mut decoder, stream, bytes),
                 read(&mut again, stream, bytes),
             );
-            assert_eq!(first, second, "two decoders differ");
+            assert_eq!(
+                first, second,
+                "two decoders read the same section differently"
+            );
             if first.is_err() {
                 return;
             }
         }
-        assert!(decoder.retained() < 64 << 10, "memory is bounded");
+        assert!(
+            decoder.retained() < 64 << 10,
+            "the tables hold a bounded amount of memory"
+        );
         assert!(decoder.len() <= capacity as usize / 32);
     }
 }
@@ -121,7 +127,10 @@ pub fn qpack_round_trip(input: &[u8]) {
         }
     }
     pair.section(&section);
-    assert!(pair.encoder.retained() < 64 << 10, "memory is bounded");
+    assert!(
+        pair.encoder.retained() < 64 << 10,
+        "the tables hold a bounded amount of memory"
+    );
 }
 
 impl Pair {
@@ -172,7 +181,7 @@ impl Pair {
         assert_eq!(got, want);
         let new = self.peer.follow(&instructions);
         if is_acknowledged {
-            let number = usize::try_from(self.stream).expect("a small number");
+            let number = usize::try_from(self.stream).expect("the stream id fits into a usize");
             let told = instruction::acknowledge(number);
             self.acknowledgements.push((self.stream, told));
         }

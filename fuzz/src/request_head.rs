@@ -24,7 +24,7 @@ pub fn request_head(input: &[u8]) {
         for cuts in cuts(input) {
             let mut parts = Driven::new(settings());
             pieces(input, &cuts).for_each(|piece| parts.receive(piece));
-            assert_eq!(parts.events, whole.events, "cut at {cuts:?}");
+            assert_eq!(parts.events, whole.events, "input cut at {cuts:?}");
         }
         for head in &whole.heads {
             forward(head);
@@ -58,7 +58,11 @@ fn forward(head: &RequestHead) {
     });
     server.receive(&out);
     let Some(Event::Request(got)) = server.events.first() else {
-        panic!("not understood: {} {:?}", out.escape_ascii(), server.events);
+        panic!(
+            "the server did not read the encoded request: {} {:?}",
+            out.escape_ascii(),
+            server.events
+        );
     };
     let hop = [Known::Connection, Known::KeepAlive].map(|known| Name::Known(known).as_str());
     let end_to_end = |mut summary: Summary| {

@@ -23,7 +23,7 @@ pub fn response_head(input: &[u8]) {
         let whole = read([input].into_iter(), method, *upgrade);
         for cuts in cuts(input) {
             let parts = read(pieces(input, &cuts), method, *upgrade);
-            assert_eq!(parts, whole, "cut at {cuts:?}");
+            assert_eq!(parts, whole, "input cut at {cuts:?}");
         }
     }
 }

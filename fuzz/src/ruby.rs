@@ -225,16 +225,21 @@ impl Plain {
             Kind::Nil => Self::Nil,
             Kind::True => Self::Boolean(true),
             Kind::False => Self::Boolean(false),
-            Kind::Integer => {
-                Self::Integer(value.as_integer().expect("the kind of the value says so"))
-            }
+            Kind::Integer => Self::Integer(
+                value
+                    .as_integer()
+                    .expect("the value is of the kind matched above"),
+            ),
             Kind::Float => Self::Float(
                 value
                     .as_float()
-                    .expect("the kind of the value says so")
+                    .expect("the value is of the kind matched above")
                     .to_bits(),
             ),
-            Kind::String => Self::Text(vm.bytes(value).expect("the kind of the value says so")),
+            Kind::String => Self::Text(
+                vm.bytes(value)
+                    .expect("the value is of the kind matched above"),
+            ),
             Kind::Array => {
                 let items = vm.elements(value).unwrap_or_default().into_iter();
                 Self::List(
@@ -249,7 +254,7 @@ impl Plain {
                 let items = items.map(|key| Self::of_ruby(vm, vm.hash_get(value, key)?));
                 Self::Table(items.collect::<Result<_, _>>()?)
             }
-            kind => panic!("{kind:?} was not made"),
+            kind => panic!("the test makes no value of the kind {kind:?}"),
         })
     }
 }

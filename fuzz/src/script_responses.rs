@@ -47,12 +47,15 @@ pub fn script_responses(input: &[u8]) {
             } else {
                 Plain::List(parts)
             };
-            let value = whole.to_ruby(vm).expect("there is memory");
-            vm.set_global("$response", value).expect("there is memory");
+            let value = whole.to_ruby(vm).expect("the VM has memory left");
+            vm.set_global("$response", value)
+                .expect("the VM has memory left");
             match script_outcome(vm, &mut exchange, value) {
                 Outcome::Done(response) => check(&exchange, &response),
                 Outcome::Declined | Outcome::Next(_) => {}
-                Outcome::Later(_) | Outcome::Reroute(_) => panic!("nothing waits"),
+                Outcome::Later(_) | Outcome::Reroute(_) => {
+                    panic!("the script waits for nothing, so the handler answers at once")
+                }
             }
         });
     });

@@ -85,10 +85,10 @@ pub(crate) fn response(bytes: &[u8], asked: Asked) -> Message<'_> {
 }
 
 fn head(bytes: &[u8]) -> Message<'_> {
-    let (first, mut rest) = line(bytes).expect("a first line");
+    let (first, mut rest) = line(bytes).expect("the message has a first line");
     let mut words = first.splitn(3, |&byte| byte == b' ');
-    let line = [(); 3].map(|()| words.next().expect("three words"));
-    let fields = take_fields(&mut rest).expect("an empty line");
+    let line = [(); 3].map(|()| words.next().expect("the first line has three words"));
+    let fields = take_fields(&mut rest).expect("the head ends with an empty line");
     Message {
         line,
         fields,
@@ -116,9 +116,9 @@ fn read_content(message: &mut Message<'_>, unframed: Content) {
         ([], [length]) => {
             assert!(!length.is_empty() && length.iter().all(u8::is_ascii_digit));
             let length: u64 = std::str::from_utf8(length)
-                .expect("digits")
+                .expect("the text consists of digits")
                 .parse()
-                .expect("64 bits");
+                .expect("the number fits into 64 bits");
             let split = usize::try_from(length)
                 .ok()
                 .and_then(|length| message.rest.split_at_checked(length));
@@ -130,7 +130,7 @@ fn read_content(message: &mut Message<'_>, unframed: Content) {
                 None => Content::CutOff(std::mem::take(&mut message.rest).to_vec()),
             }
         }
-        _ => panic!("two ways to read it: {codings:?} {lengths:?}"),
+        _ => panic!("the framing of the message can be read in two ways: {codings:?} {lengths:?}"),
     };
 }
 
@@ -185,7 +185,8 @@ fn take_fields(rest: &mut &[u8]) -> Option<Fields> {
         let colon = field.iter().position(|&byte| byte == b':');
         let (name, value) = field.split_at(colon.expect("a field line has a colon"));
         assert!(is_token(name), "{}", field.escape_ascii());
-        let name = String::from_utf8(name.to_ascii_lowercase()).expect("a token");
+        let name =
+            String::from_utf8(name.to_ascii_lowercase()).expect("the name is a token and so ASCII");
         let blanks = b" \t";
         let mut value = &value[1..];
         while let [first, tail @ ..] = value

@@ -27,7 +27,7 @@ fn client() -> &'static TlsClient {
 fn connect() -> (ClientConnection, OutputBuffer) {
     let mut out = OutputBuffer::default();
     let connection = client().connect(NAME, NAME, &[b"http/1.1"], &mut out);
-    (connection.expect("the name is good"), out)
+    (connection.expect("the host name is valid"), out)
 }
 
 /// What a connection shows after it has received something.
@@ -86,8 +86,11 @@ pub fn tls_handshake(input: &[u8]) {
     for cuts in cuts(input) {
         let (mut connection, _) = connect();
         let in_pieces = receive(&mut connection, input, &cuts);
-        assert_eq!(in_pieces.error, whole.error, "cut at {cuts:?}");
-        assert_eq!(in_pieces.is_closed, whole.is_closed, "cut at {cuts:?}");
+        assert_eq!(in_pieces.error, whole.error, "input cut at {cuts:?}");
+        assert_eq!(
+            in_pieces.is_closed, whole.is_closed,
+            "input cut at {cuts:?}"
+        );
     }
 }
 
@@ -104,10 +107,10 @@ fn servers() -> &'static [Arc<ServerConfig>; 2] {
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.clone()));
             let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(&[version])
-                .expect("a version of this provider")
+                .expect("the provider has the TLS version")
                 .with_no_client_auth()
                 .with_single_cert(chain, key)
-                .expect("the key is of the certificate");
+                .expect("the key belongs to the certificate");
             config.enable_secret_extraction = true;
             // The server sends no session tickets: they would be records that the test does not expect.
             config.send_tls13_tickets = 0;
@@ -128,7 +131,9 @@ fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
             server
                 .read_tls(&mut sent)
                 .expect("memory can always be read and written");
-            server.process_new_packets().expect("a good client");
+            server
+                .process_new_packets()
+                .expect("the client sends valid records");
         }
         out.clear();
         let mut answer = Vec::new();
@@ -138,10 +143,14 @@ fn established(is_tls13: bool) -> (ClientConnection, RecordWriter) {
                 .expect("memory can always be read and written");
         }
         let progress = connection.receive(&mut answer, &mut Vec::new(), &mut out);
-        is_done |= progress.expect("a good server").handshake_done_now;
+        is_done |= progress
+            .expect("the server sends valid records")
+            .handshake_done_now;
     }
     let secrets = server.dangerous_extract_secrets();
-    let (sequence, secrets) = secrets.expect("extraction is allowed").tx;
+    let (sequence, secrets) = secrets
+        .expect("the configuration allows the extraction of secrets")
+        .tx;
     let writer = RecordWriter::new(is_tls13, sequence, &secrets);
     (connection, writer.expect("the suite is supported"))
 }

@@ -59,14 +59,18 @@ fn every_target_has_a_binary_and_seeds() {
     assert_eq!(
         targets,
         names_in(&directory("fuzz_targets")),
-        "in fuzz_targets/"
+        "fuzz_targets/ and the list of targets differ"
     );
-    assert_eq!(targets, names_in(&directory("corpus")), "in corpus/");
+    assert_eq!(
+        targets,
+        names_in(&directory("corpus")),
+        "corpus/ and the list of targets differ"
+    );
     let manifest = fs::read_to_string(directory("Cargo.toml")).unwrap();
     for target in &targets {
         assert!(
             manifest.contains(&format!("name = \"{target}\"")),
-            "{target} in Cargo.toml"
+            "Cargo.toml does not have the target {target}"
         );
         assert!(!corpus(target).is_empty(), "{target} has no seeds");
     }
@@ -196,7 +200,7 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^= mixed >> 31;
-        usize::try_from(mixed % limit as u64).expect("below a usize")
+        usize::try_from(mixed % limit as u64).expect("the number is below a limit of type usize")
     }
 }
 

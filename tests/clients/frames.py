@@ -155,7 +155,7 @@ def window_below_zero(client):
         for n in range(3):
             client.h2.ping(b"anything")
             client.until(h2.events.PingAckReceived, count=answered + n + 1)
-        assert len(client.data(stream)) == before, "content past the window"
+        assert len(client.data(stream)) == before, "the server sent content beyond the flow-control window"
 
     nothing_comes()
     grow(64_535)  # the window is now 0
@@ -281,7 +281,7 @@ class Frames:
         while frame := self.next():
             if frame[0] == kind:
                 return frame
-        raise EOFError(f"no frame of type {kind}")
+        raise EOFError(f"the connection ended without a frame of type {kind}")
 
     def content(self, stream):
         while stream not in self.ended:

@@ -207,7 +207,7 @@ async def waiting_uploads():
         streams = [client.ask("/echo", "POST", fields, content) for content in contents]
         # When the server answers the PING, it has received everything that was sent before.
         await client.ping()
-        assert b"".join(held), "the client has not added to the table"
+        assert b"".join(held), "the client has inserted nothing into the QPACK table"
         send(client.h3._local_encoder_stream_id, b"".join(held))
         client._quic.send_stream_data = send
         client.transmit()
@@ -669,7 +669,7 @@ async def priorities():
                 if await comes_first(client, fields, urgent, urgency):
                     break
             else:
-                raise AssertionError(f"what is less urgent came before {urgent}")
+                raise AssertionError(f"a less urgent response came before that for {urgent}")
 
 
 async def websocket():

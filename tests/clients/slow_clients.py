@@ -62,7 +62,7 @@ def read(connection, most):
         except (TimeoutError, ssl.SSLWantReadError):
             break
         if not data:
-            sys.exit("a connection has ended")
+            sys.exit("the server closed a connection")
         count += len(data)
     return count
 

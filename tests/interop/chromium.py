@@ -106,9 +106,9 @@ class Browser:
         until = time.monotonic() + PATIENCE
         while b"\0" not in self.buffer:
             ready, _, _ = select.select([self.answers], [], [], max(0, until - time.monotonic()))
-            assert ready, "the browser says nothing"
+            assert ready, "the browser sends no answer"
             piece = os.read(self.answers, 1 << 20)
-            assert piece, "the browser has ended"
+            assert piece, "the browser has closed its pipe"
             self.buffer += piece
         message, _, self.buffer = self.buffer.partition(b"\0")
         return json.loads(message)

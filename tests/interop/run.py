@@ -92,16 +92,16 @@ class Case:
 
 
 def check_handshake(seen):
-    expect(seen.sent("handshake") and seen.came("handshake"), "no Handshake packets")
+    expect(seen.sent("handshake") and seen.came("handshake"), "client or server sent no Handshake packet")
 
 
 def check_get(seen):
-    expect(seen.values("v") == {"1"}, f"versions in the log: {seen.values('v')}")
+    expect(seen.values("v") == {"1"}, f"QUIC versions in the access log: {seen.values('v')}")
     expect(seen.values("resumed") == {"0"}, "a first connection was resumed")
 
 
 def check_retry(seen):
-    expect(seen.came("retry"), "no Retry packet")
+    expect(seen.came("retry"), "the client got no Retry packet")
 
 
 def check_resumption(seen):
@@ -110,7 +110,7 @@ def check_resumption(seen):
 
 def check_early_data(seen):
     check_resumption(seen)
-    expect(seen.sent("0rtt"), "no 0-RTT packets")
+    expect(seen.sent("0rtt"), "the client sent no 0-RTT packet")
     expect(seen.early_requests, "the backend had no request with `early-data: 1`")
 
 
@@ -120,12 +120,12 @@ def check_migration(seen):
 
 
 def check_rebinding(seen):
-    expect(seen.wire["rebindings"] >= 2, f"{seen.wire['rebindings']} changes of the port")
+    expect(seen.wire["rebindings"] >= 2, f"the relay changed the client's port {seen.wire['rebindings']} times")
     expect(len(seen.values("connection")) == 1, "the client made another connection")
 
 
 def check_losses(seen):
-    expect(seen.wire["to_client"]["lost"], "nothing was lost")
+    expect(seen.wire["to_client"]["lost"], "the relay lost no datagram to the client")
 
 
 def check_ecn(seen):
@@ -143,8 +143,8 @@ def check_long_hello(seen):
 
 
 def check_versions(seen):
-    expect(seen.came("versions"), "no Version Negotiation packet")
-    expect(seen.values("v") == {"1"}, f"versions in the log: {seen.values('v')}")
+    expect(seen.came("versions"), "the client got no Version Negotiation packet")
+    expect(seen.values("v") == {"1"}, f"QUIC versions in the access log: {seen.values('v')}")
 
 
 def check_amplification(seen):
@@ -153,7 +153,7 @@ def check_amplification(seen):
 
 def check_websocket(seen):
     lines = [line for line in seen.log if "/backend/websocket" in line]
-    expect(lines and all(" HTTP/3 " in line for line in lines), f"the log has {lines}")
+    expect(lines and all(" HTTP/3 " in line for line in lines), f"the requests for the WebSocket in the access log: {lines}")
 
 
 def check_idle(seen):

@@ -46,7 +46,7 @@ impl Shared {
     fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.connections
             .lock()
-            .expect("nothing panics while it holds the lock")
+            .expect("no thread panics while it holds the lock")
     }
 }
 
@@ -232,7 +232,9 @@ impl Request {
 
 impl Talk {
     fn new(stream: TcpStream, shared: &Arc<Shared>) -> Self {
-        stream.set_nodelay(true).expect("the socket is one of TCP");
+        stream
+            .set_nodelay(true)
+            .expect("the socket is a TCP socket");
         stream
             .set_write_timeout(Some(PATIENCE))
             .expect("the time is not zero");
@@ -411,7 +413,7 @@ impl ClosedPort {
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "it takes a port, which no default should"
+        reason = "the function binds a port, which no default should"
     )]
     pub fn new() -> Self {
         let flags = SocketFlags::CLOEXEC;

@@ -107,7 +107,9 @@ pub fn curl(args: &[&str]) -> Response {
         let at = rest
             .windows(end.len())
             .position(|window| window == end)
-            .unwrap_or_else(|| panic!("no head: {}", rest.escape_ascii()));
+            .unwrap_or_else(|| {
+                panic!("the response has no complete head: {}", rest.escape_ascii())
+            });
         let mut response = Response::parse_head(&rest[..at]);
         rest = &rest[at + end.len()..];
         if response.code() >= 200 {

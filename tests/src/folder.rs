@@ -26,7 +26,7 @@ impl Folder {
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "it makes a directory, which no default should"
+        reason = "the function makes a directory, which no default should"
     )]
     pub fn new() -> Self {
         let folder = tempfile::Builder::new()

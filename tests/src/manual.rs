@@ -155,7 +155,7 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
         } else if path.ends_with(".sh") {
             let program = folder.write(path, "#!/bin/sh\n");
             let executable = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(program, executable).expect("the folder is ours");
+            std::fs::set_permissions(program, executable).expect("the test owns the program");
         }
     }
 }

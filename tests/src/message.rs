@@ -25,13 +25,16 @@ impl Response {
         let status_line = lines.next().unwrap_or_default();
         let (version, status) = status_line
             .split_once(' ')
-            .unwrap_or_else(|| panic!("no status line: {text}"));
-        assert!(version.starts_with("HTTP/"), "no status line: {text}");
+            .unwrap_or_else(|| panic!("the response has no status line: {text}"));
+        assert!(
+            version.starts_with("HTTP/"),
+            "the response has no status line: {text}"
+        );
         let fields = lines.filter(|line| !line.is_empty()).map(|line| {
             let (name, value) = line
                 .split_once(": ")
                 .or_else(|| line.split_once(':'))
-                .unwrap_or_else(|| panic!("no field: {line}"));
+                .unwrap_or_else(|| panic!("the line is no header field: {line}"));
             (name.to_owned(), value.to_owned())
         });
         Self {

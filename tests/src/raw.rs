@@ -25,7 +25,9 @@ impl Raw {
     pub fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port))
             .unwrap_or_else(|error| panic!("cannot connect to port {port}: {error}"));
-        stream.set_nodelay(true).expect("it is a TCP socket");
+        stream
+            .set_nodelay(true)
+            .expect("the socket is a TCP socket");
         stream
             .set_read_timeout(Some(PATIENCE))
             .expect("the time is not zero");
@@ -75,7 +77,7 @@ impl Raw {
             }
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
             Err(error) => panic!(
-                "nothing more comes ({error}) after {}",
+                "the server sends no more bytes ({error}) after {}",
                 self.received.escape_ascii()
             ),
         }
@@ -190,7 +192,7 @@ impl Raw {
             let line = self.read_until(b"\r\n");
             let size = String::from_utf8_lossy(&line[..line.len() - 2]).into_owned();
             let size = usize::from_str_radix(&size, 16)
-                .unwrap_or_else(|_| panic!("no chunk size: {size}"));
+                .unwrap_or_else(|_| panic!("the chunk has no size: {size}"));
             if size == 0 {
                 while self.read_until(b"\r\n") != b"\r\n" {}
                 return body;

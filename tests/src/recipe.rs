@@ -16,7 +16,10 @@ impl RecipePage {
     pub fn recipe(self, heading: &str) -> Vec<Example> {
         let mut blocks = manual::examples(self.0);
         blocks.retain(|block| block.section == heading);
-        assert!(!blocks.is_empty(), "there is no recipe `{heading}`");
+        assert!(
+            !blocks.is_empty(),
+            "docs/recipes.md has no recipe `{heading}`"
+        );
         blocks
     }
 
@@ -28,7 +31,7 @@ impl RecipePage {
     pub fn block(self, heading: &str, language: &str) -> Example {
         let mut blocks = self.recipe(heading).into_iter();
         let found = blocks.find(|block| block.language == language);
-        found.unwrap_or_else(|| panic!("`{heading}` has no {language}"))
+        found.unwrap_or_else(|| panic!("the recipe `{heading}` has no block of {language}"))
     }
 
     /// Makes a server of the configuration in a recipe. The files that it mentions are created in the server's folder. Ports 80 and 443
@@ -51,7 +54,10 @@ impl RecipePage {
             text = text.replace(written, meant);
         }
         for (written, meant) in others {
-            assert!(text.contains(written), "`{heading}` has no `{written}`");
+            assert!(
+                text.contains(written),
+                "the recipe `{heading}` has no text `{written}`"
+            );
             text = text.replace(written, meant);
         }
         Setup::in_folder(folder, &text)
@@ -92,7 +98,7 @@ impl RecipePage {
                 }
             }
         }
-        assert!(count > 0, "`{heading}` promises nothing");
+        assert!(count > 0, "the recipe `{heading}` names no response");
     }
 }
 

@@ -368,7 +368,7 @@ impl Log {
     fn lock(&self) -> std::sync::MutexGuard<'_, String> {
         self.0
             .lock()
-            .expect("nothing panics while it holds the lock")
+            .expect("no thread panics while it holds the lock")
     }
 }
 

@@ -216,7 +216,7 @@ impl Service {
         command.stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [http, https] = numbers[..] else {
-            panic!("not two ports: {numbers:?}");
+            panic!("the program printed other numbers than two ports: {numbers:?}");
         };
         (service, http, https)
     }
@@ -236,7 +236,7 @@ impl Service {
         command.stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {
-            panic!("not one port: {numbers:?}");
+            panic!("the program printed other numbers than one port: {numbers:?}");
         };
         (service, port)
     }
@@ -285,7 +285,7 @@ https://127.0.0.1:{port} {{
         command.arg("serve").stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {
-            panic!("not one port: {numbers:?}");
+            panic!("the program printed other numbers than one port: {numbers:?}");
         };
         (service, port)
     }
@@ -311,7 +311,7 @@ https://127.0.0.1:{port} {{
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {
-            panic!("not one port: {numbers:?}");
+            panic!("the program printed other numbers than one port: {numbers:?}");
         };
         (service, port)
     }
@@ -327,7 +327,7 @@ https://127.0.0.1:{port} {{
         command.arg(script).stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {
-            panic!("not one port: {numbers:?}");
+            panic!("the program printed other numbers than one port: {numbers:?}");
         };
         (service, port)
     }

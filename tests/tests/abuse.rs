@@ -57,7 +57,7 @@ fn connections(server: &Server) -> usize {
         let rest = line.trim().strip_prefix("\"connections\":")?;
         rest.trim_matches([' ', ',']).parse().ok()
     });
-    number.unwrap_or_else(|| panic!("no number of connections: {status}"))
+    number.unwrap_or_else(|| panic!("the status report has no number of connections: {status}"))
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -240,7 +240,7 @@ fn a_client_that_does_nothing_costs_at_most_64_kilobytes() {
 
 fn wait_for_bytes(stream: &TcpStream) {
     let count = stream.peek(&mut [0]).expect("the connection is open");
-    assert_eq!(count, 1, "the answer begins");
+    assert_eq!(count, 1, "a byte of the answer has arrived");
 }
 
 #[test]

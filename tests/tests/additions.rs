@@ -247,7 +247,7 @@ fn a_file_switches_the_maintenance_page_on_and_off() {
     );
     assert_eq!(response.text(), "<p>back soon");
     assert_eq!(ask(&server, "GET /team/a.txt"), "200 this is a.txt");
-    std::fs::remove_file(file).expect("the page is there");
+    std::fs::remove_file(file).expect("the file of the error page exists");
     eventually("the site in place of the error page", || {
         (server.ask("GET /a.txt").code() == 200).then_some(())
     });

@@ -373,7 +373,9 @@ fn no_duration_is_left_out_of_the_percentiles() {
     };
     let value = |report: &str, name: &str| -> u64 {
         let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
-        let end = rest.find([',', '\n']).expect("a line ends");
+        let end = rest
+            .find([',', '\n'])
+            .expect("the number is followed by a comma or a line end");
         rest[..end].parse().expect(name)
     };
     let server = start(&config("duration-stats: ON"));

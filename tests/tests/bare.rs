@@ -10,13 +10,13 @@ fn url(server: &Server, scheme: &str) -> (String, u16) {
     let start = format!("{scheme}://");
     let at = messages
         .find(&start)
-        .unwrap_or_else(|| panic!("no {scheme} URL: {messages}"));
+        .unwrap_or_else(|| panic!("the server printed no {scheme} URL: {messages}"));
     let url = messages[at..].split_whitespace().next().unwrap_or_default();
     let authority = url[start.len()..].split('/').next().unwrap_or_default();
     let port = authority.rsplit(':').next().unwrap_or_default();
     let port = port
         .parse()
-        .unwrap_or_else(|_| panic!("no port: {messages}"));
+        .unwrap_or_else(|_| panic!("the URL has no port: {messages}"));
     (url.trim_end_matches('/').to_owned(), port)
 }
 

@@ -43,7 +43,9 @@ fn a_browser_shows_the_example_site_and_a_listing() {
     let log = server.read_until("access-log", "/downloads/");
     for kind in [".css", ".js", ".svg"] {
         let mut lines = log.lines().filter(|line| line.contains(kind));
-        let line = lines.next().unwrap_or_else(|| panic!("no {kind} in {log}"));
+        let line = lines
+            .next()
+            .unwrap_or_else(|| panic!("no request for {kind} in the log {log}"));
         assert!(line.contains("\" 200 "), "{line}");
     }
 }

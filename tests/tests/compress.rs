@@ -26,7 +26,7 @@ fn decoders_of_other_projects_give_back_the_content() {
             let args = ["-sk", version, "-H", &accept, "-o", &packed, &url];
             assert_eq!(run("curl", &args).code, 0, "{version} {coding}");
             let length = std::fs::metadata(&packed)
-                .expect("curl has written it")
+                .expect("curl has written the file")
                 .len();
             assert!(length < 200_000, "{version} {coding}: {length}");
             let input = run("sh", &["-c", &format!("{decoder} -dc <{packed}")]);

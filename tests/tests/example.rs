@@ -94,7 +94,8 @@ fn no_page_of_the_example_is_served_in_an_older_form() {
     for packed in found.lines() {
         count += 1;
         let unpacked = run("gzip", &["-dc", packed]).success();
-        let page = std::fs::read(packed.trim_end_matches(".gz")).expect("the page is there");
+        let page = std::fs::read(packed.trim_end_matches(".gz"))
+            .expect("the page beside the compressed file exists");
         assert!(
             unpacked == page,
             "{packed} is stale: run examples/compress.sh"

@@ -522,9 +522,15 @@ fn large_files_arrive_whole_and_can_be_resumed() {
     server.folder.write("www/large", &content);
     let all = server.folder.name_of("all");
     let _ = run("wget", &["-q", "-O", &all, &server.url("/large")]).success();
-    assert!(std::fs::read(&all).unwrap() == content, "the whole file");
+    assert!(
+        std::fs::read(&all).unwrap() == content,
+        "wget gets the whole file"
+    );
     std::fs::write(server.folder.at("part"), &content[..3_333_333]).unwrap();
     let part = server.folder.name_of("part");
     let _ = run("wget", &["-q", "-c", "-O", &part, &server.url("/large")]).success();
-    assert!(std::fs::read(&part).unwrap() == content, "the resumed file");
+    assert!(
+        std::fs::read(&part).unwrap() == content,
+        "wget resumes the file"
+    );
 }

@@ -24,8 +24,8 @@ impl Fleet {
         let log = File::create(folder.at("log")).expect("the folder is writable");
         // All five sockets are bound at the same time, so that their ports differ.
         let sockets = [(); 5]
-            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there are ports"))
-            .map(|socket| socket.local_addr().expect("it is bound").port());
+            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a port is free"))
+            .map(|socket| socket.local_addr().expect("the socket is bound").port());
         let [port, ..] = sockets;
         let names = [
             "FLEET_PORT",
@@ -206,7 +206,7 @@ fn servers_outlive_the_balancer_and_serve_the_next_one() {
     let found = run("pgrep", &["-P", &parent, "-x", "haproxy"]).text();
     let balancer = found.trim().parse().ok().and_then(Pid::from_raw);
     let balancer = balancer.expect("the fleet has one balancer");
-    kill_process(balancer, Signal::KILL).expect("it is ours");
+    kill_process(balancer, Signal::KILL).expect("the process belongs to the test");
     eventually("the end of the balancer", || {
         fleet.asked().is_none().then_some(())
     });

@@ -37,7 +37,7 @@ fn conforms(port: u16, options: &[&str]) {
         let summary = format!("{CASES} tests, {CASES} passed, 0 skipped, 0 failed");
         assert!(
             report.contains(&summary),
-            "not {summary}:\n{}\n{}",
+            "h2spec did not report {summary}:\n{}\n{}",
             tail(&report),
             output.stderr
         );

@@ -264,7 +264,7 @@ fn statistics(output: &Output) -> Vec<(String, String)> {
     let text = output.text();
     let (_, table) = text
         .split_once("request path\n")
-        .unwrap_or_else(|| panic!("no statistics: {output}"));
+        .unwrap_or_else(|| panic!("the client printed no statistics: {output}"));
     let rows = table.lines().filter_map(|line| {
         // Columns of the table: id responseEnd requestStart process code size request path
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -350,7 +350,7 @@ fn line_of<'a>(report: &'a str, label: &str) -> &'a str {
     let mut lines = report.lines().filter_map(|line| line.strip_prefix(label));
     lines
         .next()
-        .unwrap_or_else(|| panic!("no {label} in {report}"))
+        .unwrap_or_else(|| panic!("no number {label} in the report {report}"))
         .trim()
 }
 
@@ -414,13 +414,13 @@ fn go_asks_for_many_things_on_one_connection() {
         &["-c", &format!("cd {www} && sha256sum large files/*")],
     )
     .success();
-    let sums = String::from_utf8(sums).expect("names and numbers");
+    let sums = String::from_utf8(sums).expect("the output of sha256sum is UTF-8");
     let told_of = |path: &str, length: usize| {
         let sum = sums.lines().find_map(|line| {
             let (sum, name) = line.split_once("  ")?;
             (format!("/{name}") == path).then_some(sum)
         });
-        let sum = sum.unwrap_or_else(|| panic!("there is no {path}"));
+        let sum = sum.unwrap_or_else(|| panic!("the test has no checksum for {path}"));
         format!(
             "\"path\":\"{path}\",\"proto\":\"HTTP/2.0\",\"status\":200,\"length\":{length},\"bytes\":{length},\"sha256\":\"{sum}\","
         )

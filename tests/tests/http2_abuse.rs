@@ -537,7 +537,9 @@ impl<T> Cost<T> {
             let over = Over(&is_over);
             let (outcome, memory_peak) = attack();
             drop(over);
-            let meanwhile = asking.join().expect("other clients are served");
+            let meanwhile = asking
+                .join()
+                .expect("the thread of the other clients does not panic");
             (outcome, memory_peak, meanwhile)
         });
         let cpu = cpu(pid).saturating_sub(cpu_before);
@@ -714,7 +716,7 @@ fn answers_that_are_never_read_are_not_held_in_memory() {
         let mut connection = Http2::open(server.port(), &window);
         let receive_buffer = 64 * 1024;
         rustix::net::sockopt::set_socket_recv_buffer_size(connection.socket(), receive_buffer)
-            .expect("a buffer of 64 KB");
+            .expect("the receive buffer can have 64 KB");
         connection.send_frame(&Frame::window_update(0, MOST - 65_535));
         connection.send(&bytes);
         let mut peak = 0;
@@ -738,7 +740,7 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
     let cost = Cost::of(&server, || {
         let connection = Http2::open(server.port(), &window);
         rustix::net::sockopt::set_socket_recv_buffer_size(connection.socket(), 64 * 1024)
-            .expect("a buffer of 64 KB");
+            .expect("the receive buffer can have 64 KB");
         let mut sent = 0;
         let mut peak = 0;
         // Sends requests for a second, or until the kernel accepts no more bytes.

@@ -278,7 +278,7 @@ fn nghttp(url: &str) -> Vec<String> {
     let text = output.text();
     let (before, _) = text
         .split_once(":status: 200")
-        .unwrap_or_else(|| panic!("no answer: {output}"));
+        .unwrap_or_else(|| panic!("the client got no answer: {output}"));
     let mut frames: Vec<String> = Vec::new();
     for line in before.lines() {
         if let Some((_, frame)) = line.split_once("] recv ") {
@@ -309,7 +309,8 @@ fn origins_follow_the_settings_in_small_letters() {
         let url = |name: &str| format!("https://127.0.0.1:{}/a.txt", server.port_of(name));
         let got = nghttp(&url("TLS_PORT"));
         let at = |name: &str| got.iter().position(|frame| frame == name);
-        let origin = at(want).unwrap_or_else(|| panic!("wanted {want}: {got:?}"));
+        let origin =
+            at(want).unwrap_or_else(|| panic!("the client did not get the frame {want}: {got:?}"));
         assert!(at("SETTINGS").is_some_and(|at| at < origin), "{got:?}");
         let count = got.iter().filter(|frame| frame.starts_with("ORIGIN"));
         assert_eq!(count.count(), 1, "{got:?}");

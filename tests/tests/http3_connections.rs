@@ -29,7 +29,7 @@ access-log: {{ path: @DIR@/access_log, format: '%m %U %s' }}
 /// The value of a counter in the server's status.
 fn counter(client: &mut Quic, name: &str) -> u64 {
     let answer = client.ask("/status/json");
-    let text = String::from_utf8(answer.content).expect("JSON is text");
+    let text = String::from_utf8(answer.content).expect("the JSON of the status report is UTF-8");
     let (_, rest) =
         (text.split_once(&format!("\"{name}\":"))).expect("the status report has the counter");
     let digits: String = (rest.trim_start().chars())
@@ -73,7 +73,7 @@ fn a_hundred_downloads_survive_new_addresses() {
             if !*has_moved && client.received(*stream).len() > 10_000 {
                 *has_moved = true;
                 // Half of the clients change their port only, the other half their address.
-                let last = u8::try_from(2 + n).expect("few");
+                let last = u8::try_from(2 + n).expect("the number fits into the type");
                 client.move_to([127, 0, 0, if n % 2 == 0 { 1 } else { last }]);
                 // A client that knows of its new address sends a packet at once.
                 client.send(&h2o_tests::quic::frame::ping());
@@ -86,7 +86,7 @@ fn a_hundred_downloads_survive_new_addresses() {
             .answer(*stream)
             .is_some_and(|answer| answer.content.len() == 200_000)
     });
-    assert_eq!(whole.count(), COUNT, "downloads are complete");
+    assert_eq!(whole.count(), COUNT, "the downloads are complete");
     assert!(
         clients.iter().all(|(_, _, has_moved)| *has_moved),
         "every client changed its port during the download"
@@ -404,7 +404,11 @@ fn no_request_of_clients_that_obey_goaway_is_lost_at_the_end() {
         server.terminate();
         clients
             .into_iter()
-            .map(|client| client.join().expect("a client ends"))
+            .map(|client| {
+                client
+                    .join()
+                    .expect("the thread of a client does not panic")
+            })
             .collect()
     });
     let lost: usize = results.iter().map(|(_, lost)| lost).sum();

@@ -217,7 +217,7 @@ fn a_service_manager_that_was_away_is_told_again_and_one_that_reads_nothing_dela
         .start();
     assert!(told(&manager).starts_with("READY=1"));
     drop(manager);
-    fs::remove_file(&name).expect("it is ours");
+    fs::remove_file(&name).expect("the test owns the file");
     server.reload();
     server.wait_for_message("failed to tell systemd the state of the service: ");
     server.ask("GET /").must_be("404 File Not Found");

@@ -256,7 +256,7 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: @DIR@/www }} }} }} }}
         while filler.write_all(&[0; 4096]).is_ok() {}
         let len = filler.metadata().expect("the file is open").len();
         filler.set_len(len - left).expect("the file is open");
-        eventually("the disk is full", || {
+        eventually("the disk to be full", || {
             self.ask(20);
             let said = self.server.folder.read("errors");
             texts.iter().all(|text| said.contains(text)).then_some(())
@@ -318,13 +318,13 @@ fn rotation_goes_on_when_a_full_disk_has_room_again() {
     disk.free();
     let (start, end) = (disk.sent, disk.sent + 200);
     disk.ask(200);
-    eventually("the first log is compressed", || {
+    eventually("the first log to be compressed", || {
         disk.ask(20);
         let compressed = PathBuf::from(format!("{}.gz", first.display()));
         (!first.exists() && compressed.exists()).then_some(())
     });
     let log = disk.logs.join("log");
-    let mut paths = eventually("no log is renamed or compressed any more", || {
+    let mut paths = eventually("the end of renaming and compressing logs", || {
         let is_small = fs::metadata(&log).ok()?.len() < 30_000;
         let paths = rotated_in(&disk.logs, "log");
         let (_, older) = paths.split_last()?;

@@ -263,7 +263,7 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     let folder = server.stop();
     let text = folder.read("log");
     let read = h2o_tests::run_with_input("python3", &["-c", READ], &text).success();
-    let read = String::from_utf8(read).expect("it is ASCII");
+    let read = String::from_utf8(read).expect("the output of the script is ASCII");
     let mut lines = read.lines();
     assert_eq!(
         lines.next(),

@@ -49,7 +49,7 @@ fn every_configuration_of_the_manual_loads_as_pasted() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count > 10, "only {count} examples are left");
+    assert!(count > 10, "only {count} examples were found in the manual");
 }
 
 /// Whether a block is a file that the configuration before it includes.
@@ -109,7 +109,7 @@ fn no_link_of_the_manual_leads_nowhere() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count > 20, "only {count} links are left");
+    assert!(count > 20, "only {count} links were found in the manual");
 }
 
 /// An entry of `docs/directives.md`.
@@ -203,7 +203,11 @@ fn no_sentence_of_the_manual_quotes_a_setting_that_the_server_refuses() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen.len() > 30, "only {} settings are left", seen.len());
+    assert!(
+        seen.len() > 30,
+        "only {} settings were found in the manual",
+        seen.len()
+    );
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn no_page_names_a_directive_without_a_link_to_its_entry() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(links > 50, "only {links} links are left");
+    assert!(links > 50, "only {links} links were found in the manual");
 }
 
 #[test]
@@ -272,7 +276,7 @@ fn no_page_for_contributors_names_a_file_or_an_item_that_is_not_there() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count > 10, "only {count} paths are left");
+    assert!(count > 10, "only {count} paths were found in the manual");
 }
 
 /// Writes a number with commas between groups of digits: 1234567 is `1,234,567`.
@@ -343,5 +347,5 @@ fn no_limit_is_missing_on_its_page_or_has_another_default_there() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(rows > 20, "only {rows} rows are left");
+    assert!(rows > 20, "only {rows} rows were found in the manual");
 }

@@ -18,7 +18,9 @@ struct Mistake<'a> {
 
 fn mistakes(text: &str) -> Vec<Mistake<'_>> {
     let cases = text.split("\n=== ").skip(1).map(|case| {
-        let (name, rest) = case.split_once('\n').expect("a case has lines");
+        let (name, rest) = case
+            .split_once('\n')
+            .expect("the name of a case ends with a line end");
         let (config, expected) = rest
             .split_once("\n---")
             .unwrap_or_else(|| panic!("`{name}` has no line `---`"));

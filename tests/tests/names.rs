@@ -89,7 +89,9 @@ fn no_form_of_an_address_leads_past_the_list_to_the_loopback() {
         listener
             .set_nonblocking(true)
             .expect("the descriptor is a socket");
-        let nobody = listener.accept().expect_err("no connection came through");
+        let nobody = listener
+            .accept()
+            .expect_err("no client could connect to the listener");
         assert_eq!(nobody.kind(), ErrorKind::WouldBlock);
     }
     udp.set_nonblocking(true)

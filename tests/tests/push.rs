@@ -220,7 +220,7 @@ fn a_page_brings_its_style_sheet() {
                 &["/index.html"],
             );
             let [promise] = &seen.promises[..] else {
-                panic!("one promise: {seen:#?}");
+                panic!("the response does not have exactly one promise: {seen:#?}");
             };
             let (_, authority) = base.split_once("//").expect("the link is a URL");
             for (name, want) in [

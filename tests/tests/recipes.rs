@@ -299,7 +299,7 @@ fn a_file_closes_the_site_for_maintenance() {
         &[("127.0.0.1:9000", &format!("127.0.0.1:{}", backend.port()))],
     )
     .start();
-    std::fs::remove_file(server.folder.at("var/www/down.html")).expect("the page is there");
+    std::fs::remove_file(server.folder.at("var/www/down.html")).expect("the recipe's page exists");
     let visit = || {
         let answer = ask(&server, &["http://www.example.com/shop"]);
         (answer.code(), answer.text())
@@ -508,7 +508,7 @@ fn systemctl(folder: &Folder) -> String {
 fn unit_line(key: &str) -> String {
     let unit = block("systemd", "ini").text;
     let line = unit.lines().find_map(|line| line.strip_prefix(key));
-    line.unwrap_or_else(|| panic!("the unit has no {key}"))
+    line.unwrap_or_else(|| panic!("the systemd unit has no {key}"))
         .to_owned()
 }
 
@@ -655,7 +655,8 @@ fn certbot_gets_a_certificate_and_the_server_serves_the_renewed_one() {
         };
         let commands = commands.moved().replace("@DIR@", &dir);
         let line = commands.lines().find(|line| line.starts_with(start));
-        let line = line.unwrap_or_else(|| panic!("there is no `{start}`"));
+        let line =
+            line.unwrap_or_else(|| panic!("the recipe has no line that begins with `{start}`"));
         line.split(" # ").next().unwrap_or_default().to_owned()
     };
 
@@ -692,7 +693,7 @@ fn the_first_configuration_of_the_readme_works_as_pasted() {
     let mut blocks = manual::examples("README.md");
     blocks.retain(|block| block.section == SECTION);
     let [config, prepare, question] = &blocks[..] else {
-        panic!("not three blocks: {blocks:?}");
+        panic!("the recipe does not have three blocks: {blocks:?}");
     };
     let folder = Folder::new();
     let dir = folder.path().display().to_string();

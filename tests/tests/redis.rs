@@ -242,7 +242,7 @@ fn a_server_that_fails_or_is_late_is_an_error_and_the_next_command_connects_agai
         ],
     );
     redis.kill();
-    eventually("the end is noticed", || {
+    eventually("the script to notice that Redis has ended", || {
         (run(&server, "redis.disconnected?") == "true").then_some(())
     });
     let _redis = Service::redis(&folder, port, &[]);

@@ -43,7 +43,7 @@ fn status_number(server: &Server, name: &str) -> u64 {
     let digits = found.and_then(|rest| rest.split([',', '\n', '}']).next());
     digits
         .and_then(|digits| digits.trim().parse().ok())
-        .unwrap_or_else(|| panic!("no {name} in {text}"))
+        .unwrap_or_else(|| panic!("no number {name} in the report {text}"))
 }
 
 /// Waits until this many earlier configurations are still in use by connections.
@@ -272,7 +272,9 @@ fn requests_end_with_the_configuration_that_they_began_with() {
     server.write_config(&site("header.set: 'X-A: two'", &redirect("/", "gone")));
     server.reload();
     assert_eq!(status_number(&server, "reloads.retiring"), 1);
-    release.send(()).expect("the backend waits");
+    release
+        .send(())
+        .expect("the backend still waits for the signal of the test");
     let response = slow.read_response("GET");
     assert_eq!((response.code(), response.field("x-a")), (200, Some("one")));
     assert_eq!(ask(&mut slow, "/"), "302 /gone/");

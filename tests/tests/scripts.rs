@@ -260,7 +260,7 @@ fn a_script_that_raises_costs_one_request() {
         log.matches("mruby raised: undefined method 'foo' (NoMethodError)")
             .count(),
         2,
-        "one per worker: {log}"
+        "the script did not run once per worker: {log}"
     );
     assert!(
         log.contains("mruby raised: app is not callable (RuntimeError)"),
@@ -288,7 +288,7 @@ fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
     )
     .text();
     assert_eq!(got, "chunk0\nchunk1\nchunk2\n");
-    eventually("close() was called for both bodies", || {
+    eventually("the calls of close() for both bodies", || {
         let log = server.folder.read("error.log");
         (log.matches("closed").count() == 2).then_some(())
     });

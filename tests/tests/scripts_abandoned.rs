@@ -143,7 +143,7 @@ fn requests_that_clients_abandon_leave_nothing() {
         abandon(&server, &gate);
     }
     let at_rest = |open: usize| {
-        eventually("no fiber and no connection is left", || {
+        eventually("the end of all fibers and connections", || {
             gate.open();
             (descriptors(&server) <= open && fibers(&server) <= KEPT).then_some(())
         });

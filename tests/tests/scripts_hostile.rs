@@ -181,7 +181,7 @@ fn start() -> Server {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "how long a neighbour waits is printed; nothing is decided by it"
+    reason = "the test only prints the waiting time of another client"
 )]
 fn a_hostile_script_costs_its_own_request() {
     let server = start();

@@ -12,11 +12,16 @@ fn start(
     let examples = manual::examples("docs/scripts.md").into_iter();
     let mut examples =
         examples.filter(|example| example.section == heading && example.language == "yaml");
-    let example = examples.nth(number).expect("the page has the example");
+    let example = examples
+        .nth(number)
+        .expect("the page of the manual has the example");
     let folder = Folder::new();
     let mut text = example.moved().replace("listen: 80\n", "listen: @PORT@\n");
     for (written, meant) in replaced {
-        assert!(text.contains(written), "`{heading}` has no `{written}`");
+        assert!(
+            text.contains(written),
+            "the example `{heading}` has no text `{written}`"
+        );
         text = text.replace(written, meant);
     }
     let text = format!(

@@ -112,7 +112,7 @@ fn no_signal_kills_a_server_that_is_starting() {
     );
     fs::write(&path, config.replace("@DIR@", "/srv")).expect("the server reads the pipe");
     // SIGTERM came during the start, and ends the server as soon as it has started.
-    let status = eventually("the end", || {
+    let status = eventually("the end of the server", || {
         server
             .try_wait()
             .expect("the process is a child of the test")

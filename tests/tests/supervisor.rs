@@ -101,7 +101,7 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     let folder = Folder::new();
     let program = folder.at("h2o");
     fs::copy(binary(), &program).expect("the disk has room");
-    let program = program.to_str().expect("it is UTF-8");
+    let program = program.to_str().expect("the path is UTF-8");
     let config = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
     // The shell runs a copy of the binary, which the test can replace, instead of the binary in its arguments.
     let line = format!("shift; exec {program} $*");
@@ -219,10 +219,10 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
         "num-threads: 1\nlisten: {{ host: 127.0.0.1, port: {} }}\npid-file: @DIR@/pid\n{PATHS}\n",
         free_port()
     );
-    let config = config.replace("@DIR@", folder.path().to_str().expect("it is UTF-8"));
+    let config = config.replace("@DIR@", folder.path().to_str().expect("the path is UTF-8"));
     folder.write("h2o.conf", &config);
     let path = folder.name_of("h2o.conf");
-    let program = binary().to_str().expect("it is UTF-8");
+    let program = binary().to_str().expect("the path is UTF-8");
     let output = run(program, &["-m", "daemon", "-c", &path]);
     assert_eq!(output.code, 78, "{output}");
     let want = "to run in `daemon` mode, `error-log` must be specified in the configuration file";
@@ -248,8 +248,12 @@ fn a_daemon_leaves_its_terminal_and_writes_to_its_log() {
         .unwrap_or_default()
         .split(' ')
         .collect();
-    assert_ne!(fields[4], pid.to_string(), "it leads its session: {stat}");
-    assert_eq!(fields[5], "0", "it has a terminal: {stat}");
+    assert_ne!(
+        fields[4],
+        pid.to_string(),
+        "the server leads its session: {stat}"
+    );
+    assert_eq!(fields[5], "0", "the server has a terminal: {stat}");
 
     // After SIGUSR1 supervisor and worker write to a new log file.
     fs::rename(&log, folder.at("old-log")).expect("the test owns the file");

@@ -41,7 +41,7 @@ fn under_load<T>(server: &Server, path: &str, work: impl FnOnce() -> T) -> T {
 /// The number in the column `index` of the line that ends with `path`.
 fn column(text: &str, path: &str, index: usize) -> f64 {
     let line = text.lines().find(|line| line.ends_with(path));
-    let line = line.unwrap_or_else(|| panic!("no {path}: {text}"));
+    let line = line.unwrap_or_else(|| panic!("the output has no line for {path}: {text}"));
     let value = line.split_ascii_whitespace().nth(index);
     value.and_then(|value| value.parse().ok()).unwrap_or(-1.0)
 }
@@ -106,12 +106,15 @@ fn on_a_terminal_it_goes_on() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("script(1) is a part of every system");
-    let mut shown = terminal.stdout.take().expect("it is a pipe");
+    let mut shown = terminal
+        .stdout
+        .take()
+        .expect("the output of the terminal is a pipe");
     let mut text = String::new();
     let mut bytes = [0; 4096];
     while text.matches("\x1b[H").count() < 3 {
         let count = shown.read(&mut bytes).expect("the terminal can be read");
-        assert!(count > 0, "it ended: {text}");
+        assert!(count > 0, "h2o top ended: {text}");
         text += &String::from_utf8_lossy(&bytes[..count]);
     }
     let _ = terminal.kill();

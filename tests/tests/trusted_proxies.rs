@@ -92,7 +92,7 @@ fn the_client_that_a_trusted_proxy_names_is_the_client_everywhere() {
         assert!(got("/acl", denied).starts_with("403 "), "{version}");
         // The client's address holds for one request, not for its connection.
         assert_eq!(got("/script", ""), "200 127.0.0.1 ", "{version}");
-        eventually("the request is logged", || {
+        eventually("the request to be logged", || {
             let log = server.folder.read("access_log");
             let lines = ["198.51.100.1 0\n", "127.0.0.1 "];
             let lines = lines.map(|end| format!("/script {version} {end}"));

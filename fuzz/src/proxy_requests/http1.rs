@@ -136,7 +136,11 @@ impl Outgoing<'_> {
         });
         server.receive(out);
         let Some(Event::Request(got)) = server.events.first() else {
-            panic!("not understood: {} {:?}", out.escape_ascii(), server.events);
+            panic!(
+                "the server did not read the proxied request: {} {:?}",
+                out.escape_ascii(),
+                server.events
+            );
         };
         assert_eq!(server.heads.len(), 1, "one request became several");
         assert_eq!(got.method, self.method());

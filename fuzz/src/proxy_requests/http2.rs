@@ -33,7 +33,7 @@ impl Outgoing<'_> {
             };
         let key = client
             .request(&self.head, !has_body, &mut out)
-            .expect("a stream");
+            .expect("the server allows another request");
         let content = &self.incoming.content[..];
         let mut rest = content;
         if self.asks_for_tunnel() {
@@ -69,7 +69,7 @@ impl Outgoing<'_> {
             panic!("one request became several streams");
         };
         let [section] = &***sections else {
-            panic!("trailers that nobody has sent");
+            panic!("trailers that the client has not sent");
         };
         let is_pseudo = |(name, _): &&(Vec<u8>, Vec<u8>)| name.starts_with(b":");
         let count = section.iter().take_while(is_pseudo).count();
@@ -109,9 +109,9 @@ impl Outgoing<'_> {
             self.check_content(&content, is_ended);
             if let [length] = *values("content-length") {
                 let length: usize = std::str::from_utf8(length)
-                    .expect("digits")
+                    .expect("the text consists of digits")
                     .parse()
-                    .expect("digits");
+                    .expect("the text consists of digits");
                 assert!(length == content.len() || !is_ended);
             }
         }
@@ -127,7 +127,7 @@ impl Outgoing<'_> {
                 .filter(|(known, _)| known == name.as_bytes())
                 .map(|(_, value)| &**value);
             let value = named.next();
-            assert!(named.next().is_none(), "{name} twice");
+            assert!(named.next().is_none(), "the field {name} was sent twice");
             value
         };
         let names = [":method", ":scheme", ":authority", ":path", ":protocol"];
@@ -165,7 +165,7 @@ impl Outgoing<'_> {
         let requests = http2_messages::read(out);
         if self.incoming.is_whole || self.asks_for_tunnel() {
             let [got] = &*requests else {
-                panic!("not understood");
+                panic!("the server did not read the proxied request");
             };
             assert_eq!(got.head.method.as_str(), self.method());
             assert_eq!(got.head.authority(), self.authority());

@@ -45,7 +45,7 @@ impl Request<'_> {
         match self.options.backend() {
             Protocol::Http1 => self.read_http1(pieces),
             Protocol::Http2 | Protocol::Http3 => self.read_http2(pieces),
-            Protocol::Fastcgi => unreachable!("no target asks by FastCGI"),
+            Protocol::Fastcgi => unreachable!("no fuzz target sends requests by FastCGI"),
         }
     }
 
@@ -140,7 +140,7 @@ impl Request<'_> {
         let is_tunnel = self.head.body == BodyLength::Tunnel;
         let key = client
             .request(&self.head, !is_tunnel, &mut out)
-            .expect("a stream");
+            .expect("the server allows another request");
         let mut read = Read::default();
         let mut left = Vec::new();
         let mut is_over = false;
@@ -218,7 +218,11 @@ impl Request<'_> {
         }
         for len in [0, whole.taken / 2, whole.taken - 1] {
             let part = self.read([&bytes[..len]].into_iter());
-            assert!(!part.is_complete, "{len} of {} bytes", whole.taken);
+            assert!(
+                !part.is_complete,
+                "the response is complete after {len} of {} bytes",
+                whole.taken
+            );
         }
         let exact = self.read([&bytes[..whole.taken]].into_iter());
         let longer = [&bytes[..whole.taken], b"H"].concat();

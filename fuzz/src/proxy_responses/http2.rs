@@ -66,7 +66,8 @@ impl Handed<'_> {
             let mut fields: Vec<_> = section
                 .iter()
                 .map(|(name, value)| {
-                    let name = String::from_utf8(name.clone()).expect("a token");
+                    let name =
+                        String::from_utf8(name.clone()).expect("the name is a token and so ASCII");
                     assert_eq!(name, name.to_ascii_lowercase());
                     // HTTP/2 does not allow connection-specific fields (RFC 9113 §8.2.2).
                     assert!(!is_connection_specific(&name), "{name}");
@@ -84,7 +85,7 @@ impl Handed<'_> {
         let count = sections.iter().take_while(|head| is_interim(head)).count();
         let (interims, rest) = sections.split_at(count);
         self.check_interims(interims);
-        let ((status, fields), trailers) = rest.split_first().expect("a final head");
+        let ((status, fields), trailers) = rest.split_first().expect("the output has a final head");
         assert_eq!(*status, self.status());
         let values = |name: &str| -> Vec<&[u8]> {
             let named = fields.iter().filter(|(known, _)| known == name);

@@ -85,7 +85,7 @@ pub(super) fn http2_server(asks: Asks) -> (h2o_http2::ServerConnection, StreamKe
         .receive(&bytes, &mut head, now, &mut Vec::new())
         .expect("the server accepts the request");
     let Received::Request { stream, .. } = step.received else {
-        panic!("no request: {:?}", step.received);
+        panic!("the server read no request: {:?}", step.received);
     };
     (server, stream, head)
 }
@@ -112,7 +112,7 @@ impl Request<'_> {
         }
         let mut exchange = self.exchange();
         for (status, fields) in &read.interims {
-            let status = std::str::from_utf8(status).expect("digits");
+            let status = std::str::from_utf8(status).expect("the text consists of digits");
             let status = status.parse().ok().and_then(StatusCode::new);
             let status = status.expect("the digits came from a status");
             // The proxy did not send `expect`, so it does not forward a 100 (Continue).
@@ -136,7 +136,7 @@ impl Request<'_> {
         };
         let outcome = fuzzing::proxied_response(&exchange, &self.proxied.backend, reply);
         let Outcome::Done(response) = outcome else {
-            panic!("only responses are expected");
+            panic!("the proxy answers with a response");
         };
         if response.status == StatusCode::BAD_GATEWAY && head.status != response.status {
             // The response is successful, but does not accept the protocol that was asked for, so the client gets 502.

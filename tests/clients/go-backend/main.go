@@ -191,7 +191,7 @@ func readFrame(stream io.Reader) (byte, []byte, error) {
 		length = binary.BigEndian.Uint64(field)
 	}
 	if head[1]&0x80 == 0 || length > 1<<24 {
-		return 0, nil, fmt.Errorf("no frame of a client")
+		return 0, nil, fmt.Errorf("the bytes are no WebSocket frame of a client")
 	}
 	rest := make([]byte, 4+length)
 	if _, err := io.ReadFull(stream, rest); err != nil {

@@ -106,7 +106,7 @@ func cancel(client *http.Client, base string) error {
 	}
 	stop()
 	if _, err := io.ReadAll(response.Body); err != context.Canceled {
-		return fmt.Errorf("the response went on: %v", err)
+		return fmt.Errorf("the response was not cancelled: %v", err)
 	}
 	return nil
 }

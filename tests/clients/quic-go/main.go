@@ -203,10 +203,10 @@ func handshake() error {
 		select {
 		case <-c.http.ReceivedSettings():
 		case <-time.After(patience):
-			return errors.New("no SETTINGS")
+			return errors.New("the server sent no SETTINGS")
 		}
 		if agreed := c.conn.ConnectionState().TLS.NegotiatedProtocol; agreed != "h3" {
-			return fmt.Errorf("protocol %q", agreed)
+			return fmt.Errorf("the connection has the protocol %q", agreed)
 		}
 		return nil
 	})
@@ -231,7 +231,7 @@ func versions() error {
 	settings := quic.Config{Versions: []quic.Version{quic.Version2, quic.Version1}}
 	return with(settings, false, func(c *client) error {
 		if version := c.conn.ConnectionState().Version; version != quic.Version1 {
-			return fmt.Errorf("version %v", version)
+			return fmt.Errorf("the connection has QUIC version %v", version)
 		}
 		return c.hello()
 	})
@@ -366,7 +366,7 @@ func huge() error {
 			return err
 		}
 		if sum := sha256.Sum256(got.content); hex.EncodeToString(sum[:]) != os.Args[3] {
-			return fmt.Errorf("%d bytes, and not those of the file", len(got.content))
+			return fmt.Errorf("%d bytes that differ from the file", len(got.content))
 		}
 		return nil
 	})
@@ -506,7 +506,7 @@ func priorities() error {
 				return err
 			}
 		}
-		return fmt.Errorf("%d of less urgency came before", before)
+		return fmt.Errorf("%d less urgent responses came before the urgent one", before)
 	})
 }
 
@@ -551,7 +551,7 @@ func webSocket() error {
 		select {
 		case <-c.http.ReceivedSettings():
 		case <-ctx.Done():
-			return errors.New("no SETTINGS")
+			return errors.New("the server sent no SETTINGS")
 		}
 		if !c.http.Settings().EnableExtendedConnect {
 			return errors.New("no extended CONNECT in the SETTINGS")

@@ -8,7 +8,7 @@ pub(crate) const STDERR: u8 = 7;
 /// Encodes a FastCGI record of this type that an application sends in answer to request 1.
 pub(crate) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let len = u16::try_from(content.len())
-        .expect("a short record")
+        .expect("the content of the record is shorter than 64 KiB")
         .to_be_bytes();
     [&[1, kind, 0, 1, len[0], len[1], 0, 0], content].concat()
 }

@@ -71,7 +71,7 @@ fn the_preface_and_a_request_arrive_in_any_number_of_pieces() {
 #[test]
 fn a_connection_is_upgraded_from_http_1() {
     let server = start("");
-    let mut socket = TcpStream::connect(("127.0.0.1", server.port())).expect("the server serves");
+    let mut socket = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
     socket
         .set_read_timeout(Some(PATIENCE))
         .expect("the time is not zero");
@@ -79,7 +79,7 @@ fn a_connection_is_upgraded_from_http_1() {
     let request = "GET /a.txt HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAQAAAAD\r\n\r\n";
     socket
         .write_all(request.as_bytes())
-        .expect("the server reads");
+        .expect("the server reads the request");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

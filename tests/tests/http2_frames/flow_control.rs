@@ -34,7 +34,11 @@ fn the_window_of_the_connection_is_shared_and_kept_to_the_byte() {
     );
     connection.send_frame(&Frame::request(3, get("/large")));
     exactly(&mut connection, 3, 0, "nothing is left for another stream");
-    assert_eq!(connection.answer(3).status(), 200, "HEADERS have no window");
+    assert_eq!(
+        connection.answer(3).status(),
+        200,
+        "HEADERS need no flow-control window"
+    );
     for (more, total) in [(1, 1), (2, 3), (40_000, 40_003)] {
         connection.send_frame(&Frame::window_update(0, more));
         let wanted = DEFAULT_WINDOW + total;
@@ -104,7 +108,7 @@ fn increments(connection: &Http2, stream: u32) -> Vec<usize> {
         .filter(|frame| frame.kind == kind::WINDOW_UPDATE && frame.stream == stream)
         .map(|frame| {
             let bytes = frame.payload.first_chunk().expect("four bytes");
-            usize::try_from(u32::from_be_bytes(*bytes)).expect("31 bits")
+            usize::try_from(u32::from_be_bytes(*bytes)).expect("the number has at most 31 bits")
         })
         .collect()
 }

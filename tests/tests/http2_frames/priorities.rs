@@ -162,7 +162,11 @@ fn exclusive_chains_are_sent_one_after_the_other() {
         connection.send_frame(&frame);
     }
     let first = order(&mut connection, &[3, 5, 7], 5000, 6);
-    assert_eq!(runs(&first), [7], "the new one goes before all");
+    assert_eq!(
+        runs(&first),
+        [7],
+        "the new stream is sent before all others"
+    );
     // A fourth request depends exclusively on stream 7, so that it is answered after 7 and before 3 and 5.
     let frame = Frame::request_after(9, true, 7, 183, &get(FILES[0]));
     connection.send_frame(&frame);
@@ -202,10 +206,13 @@ fn groups_of_placeholders_share_in_proportion() {
     let shares = [share(sent(15) + sent(19)), share(sent(17)), share(sent(21))];
     assert!(
         (185..=217).contains(&shares[0]),
-        "leaders and followers: {shares:?}"
+        "shares of leaders and followers: {shares:?}"
     );
-    assert!((85..=117).contains(&shares[1]), "others: {shares:?}");
-    assert!(shares[2] <= 8, "speculative: {shares:?}");
+    assert!(
+        (85..=117).contains(&shares[1]),
+        "shares of other streams: {shares:?}"
+    );
+    assert!(shares[2] <= 8, "shares of speculative streams: {shares:?}");
     // The group of followers has weight 1 and competes with a leader of weight 32.
     let (leader, follower) = (sent(15), sent(19));
     assert!(
@@ -230,7 +237,10 @@ fn a_stream_is_served_before_those_that_depend_on_it() {
     assert_eq!(connection.answer(5).body.len(), 60_000);
     let last_5 = rest.iter().rposition(|&stream| stream == 5);
     let other = rest.iter().position(|&stream| stream != 5);
-    assert!(last_5 < other, "5 before all: {rest:?}");
+    assert!(
+        last_5 < other,
+        "stream 5 is not sent before all others: {rest:?}"
+    );
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn handshakes_nobody_goes_on_with() {
     // The other clients got a Retry packet, which is shorter than 1,000 bytes.
     assert!((10..100).contains(&answered), "{answered} of 200");
     let (mut neighbour, _) = attack(&server, flights);
-    eventually("handshakes are counted", || {
+    eventually("all handshakes to be counted", || {
         (counter(&mut neighbour, "ssl.errors") >= 10).then_some(())
     });
 }
@@ -255,7 +255,7 @@ fn crypto_frames_after_the_handshake() {
         Options::default(),
         |client| {
             flood(client, 200, |_, n| {
-                let offset = u64::try_from(n).expect("few") * 600;
+                let offset = u64::try_from(n).expect("the number fits into the type") * 600;
                 frame::crypto(offset, &[0x0b; 600])
             });
         },

@@ -119,7 +119,7 @@ fn percentile_99(times: &mut [Duration]) -> Duration {
 /// The value of a counter in the server's status.
 fn counter(client: &mut Quic, name: &str) -> u64 {
     let answer = client.ask("/status/json");
-    let text = String::from_utf8(answer.content).expect("JSON is text");
+    let text = String::from_utf8(answer.content).expect("the JSON of the status report is UTF-8");
     let (_, rest) =
         (text.split_once(&format!("\"{name}\":"))).unwrap_or_else(|| panic!("{name}: {text}"));
     let number: String = rest
@@ -159,7 +159,12 @@ fn attack(server: &Server, hostile: impl FnOnce(u16) -> Vec<Quic>) -> (Quic, Vec
         let over = Over(&is_over);
         let clients = hostile(port);
         drop(over);
-        (clients, asking.join().expect("other clients are served"))
+        (
+            clients,
+            asking
+                .join()
+                .expect("the thread of the other clients does not panic"),
+        )
     });
     let sent: usize = clients.iter().map(|client| client.bytes_sent).sum();
     let limit = before + MEMORY + MEMORY_PER_BYTE * sent;
@@ -266,7 +271,10 @@ fn amplification(clients: &mut [Quic]) -> f64 {
         }
     }
     let factors = clients.iter().map(|client| {
-        #[expect(clippy::cast_precision_loss, reason = "a few thousand bytes")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the numbers are small enough for an exact conversion"
+        )]
         let factor = client.bytes_received as f64 / client.bytes_sent as f64;
         factor
     });

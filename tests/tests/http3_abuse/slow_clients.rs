@@ -50,7 +50,7 @@ fn a_hundred_responses_read_slowly() {
                 client.send(&frame::max_stream_data(*stream, window));
             }
             client.wait_for("as much of every response as the windows allow", |client| {
-                let window = usize::try_from(window).expect("small");
+                let window = usize::try_from(window).expect("the number fits into the type");
                 streams
                     .iter()
                     .all(|stream| client.received(*stream).len() == window)

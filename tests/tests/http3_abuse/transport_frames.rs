@@ -64,7 +64,7 @@ fn windows_that_trickle() {
                 .map(|_| client.send_request(&get("/large")))
                 .collect();
             flood(client, FRAMES, |_, n| {
-                let window = 2 + u64::try_from(n).expect("few");
+                let window = 2 + u64::try_from(n).expect("the number fits into the type");
                 let frames = streams
                     .iter()
                     .map(|stream| frame::max_stream_data(*stream, window));

@@ -147,7 +147,10 @@ listen:
         });
         assert_eq!(curl(&[&server.url("/")]).text(), "fine", "{version}");
         let ended = slow.try_wait().expect("the process is a child of the test");
-        assert_eq!(ended, None, "{version}: it is still reading");
+        assert_eq!(
+            ended, None,
+            "{version}: the client has ended, although it reads slowly"
+        );
         slow.kill().expect("the process is a child of the test");
         slow.wait().expect("the process is a child of the test");
         no_files(&server);
@@ -322,7 +325,7 @@ fn trailers_reach_a_slow_client() {
         most.is_some_and(|len| len > 700_000).then_some(())
     });
     let Slow::Http2(mut client) = client else {
-        unreachable!("that is what was asked for");
+        unreachable!("the test has started an HTTP/2 client");
     };
     client.send_frames(&[
         Frame::window_update(0, 1 << 30),
@@ -387,7 +390,10 @@ fn where_no_file_can_be_written_back_ends_wait_and_nothing_is_lost() {
         let before = number * much;
         server.wait_for_message("(temp-buffer-path): No such file or directory");
         let held = at_rest(&taken) - before;
-        assert!(held < much, "the backend waits");
+        assert!(
+            held < much,
+            "the backend has to wait, as the buffer is full"
+        );
         let (body, is_complete) = client.finish(much, false);
         assert!(is_complete && body == pattern(much));
     }
@@ -408,7 +414,10 @@ fn at_a_ceiling_back_ends_wait_and_nothing_is_lost() {
         let server = proxy(settings, &backend.url("/"));
         let client = Slow::http1(&server, "/");
         let held = at_rest(&taken);
-        assert!(held < much, "{settings}: the back end waits");
+        assert!(
+            held < much,
+            "{settings}: the backend has to wait, as the buffer is full"
+        );
         let most = files(&server).into_iter().max().unwrap_or(0);
         assert!(most <= 2_000_000, "{settings}: {most}");
         let (body, is_complete) = client.finish(much, false);
@@ -489,7 +498,10 @@ fn what_comes_through_a_tunnel_is_not_kept() {
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: flood\r\nConnection: upgrade\r\n\r\n");
     assert_eq!(client.read_head().code(), 101);
-    assert!(at_rest(&taken) < much, "the backend waits");
+    assert!(
+        at_rest(&taken) < much,
+        "the backend has to wait, as the buffer is full"
+    );
     assert!(files(&server).is_empty());
     assert!(client.read_exactly(much) == pattern(much));
 }
@@ -512,7 +524,9 @@ hosts: {{ default: {{ paths: {{ /s: {{ status: ON }}, /: {{ proxy.reverse.url: '
 fn number(server: &Server, name: &str) -> usize {
     let report = curl(&[&server.url("/s/json?show=events,memory")]).text();
     let (_, rest) = report.split_once(&format!("\"{name}\": ")).expect(name);
-    let end = rest.find([',', '\n']).expect("more of the report follows");
+    let end = rest
+        .find([',', '\n'])
+        .expect("the number is followed by a comma or a line end");
     rest[..end].parse().expect("the text is a number")
 }
 
@@ -684,7 +698,10 @@ fn a_full_disk_neither_breaks_a_response_nor_ends_the_server() {
             (number(&server, "temp-files.write-failures") > failures).then_some(())
         });
         // Content for which the file has no room stays with the backend, which has to wait.
-        assert!(at_rest(&taken) < (round + 1) * LARGE, "the backend waits");
+        assert!(
+            at_rest(&taken) < (round + 1) * LARGE,
+            "the backend has to wait, as the buffer is full"
+        );
         fill_disk(&server, None);
         let (body, is_complete) = client.finish(LARGE, false);
         assert!(is_complete && body == pattern(LARGE));

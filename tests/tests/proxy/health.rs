@@ -382,7 +382,7 @@ fn requests_at(listener: &UnixListener, count: usize) -> Vec<String> {
         }
         stream
             .write_all(FINE.as_bytes())
-            .expect("the response is written");
+            .expect("the proxy reads the response");
         String::from_utf8_lossy(&request).into_owned()
     };
     listener.incoming().take(count).map(answer).collect()
@@ -443,7 +443,7 @@ fn failures(server: &Server, options: &[&str]) -> usize {
         let digits = before.rsplit(' ').next().unwrap_or_default();
         digits
             .parse()
-            .unwrap_or_else(|_| panic!("no {word}: {output}"))
+            .unwrap_or_else(|_| panic!("the client printed no {word}: {output}"))
     };
     number("total,") - number("succeeded,")
 }

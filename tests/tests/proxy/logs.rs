@@ -333,11 +333,13 @@ fn an_http_2_client_that_knows_the_length_costs_neither_times_nor_the_connection
         client.read_until("the head of the response", |client| {
             client.answer(stream).status() == 200
         });
-        open.send(()).expect("the backend waits");
+        open.send(())
+            .expect("the backend still waits for the signal of the test");
         client.read_until("the first half", |client| {
             client.answer(stream).body == b"hello"
         });
-        open.send(()).expect("the backend waits");
+        open.send(())
+            .expect("the backend still waits for the signal of the test");
         assert_eq!(client.read_answer(stream).text(), "helloworld");
     }
     let words = words(&server);

@@ -233,7 +233,7 @@ pub(crate) fn before_go(folder: &Folder, by_http2: bool) -> (Service, BeforeGo) 
 fn member<'a>(json: &'a str, name: &str) -> &'a str {
     let (_, rest) = json
         .split_once(&format!("\"{name}\":"))
-        .unwrap_or_else(|| panic!("no {name} in {json}"));
+        .unwrap_or_else(|| panic!("no field {name} in {json}"));
     let end = rest.find([',', '}']).unwrap_or(rest.len());
     rest[..end].trim_matches('"')
 }

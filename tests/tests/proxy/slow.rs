@@ -310,7 +310,10 @@ fn uploads_that_no_back_end_takes_hold_no_more_than_the_window() {
             client.send_frame(&Frame::request_with_content(*stream, post("/")));
         }
         let sent = fill_windows(&mut client, &streams);
-        assert!(sent >= WINDOW, "the windows are used: {sent}");
+        assert!(
+            sent >= WINDOW,
+            "the client could not fill the windows of its streams: {sent}"
+        );
         let held = server.memory_at_rest().saturating_sub(before);
         let number = streams.len();
         eprintln!("{number} uploads: {held} bytes of {sent}");

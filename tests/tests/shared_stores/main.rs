@@ -82,15 +82,18 @@ hosts:
 
 /// Opens a connection to the store, sends a command and ends the client's side. Returns everything that the store answers.
 fn command(port: u16, text: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the store runs");
-    stream.write_all(text.as_bytes()).expect("the store reads");
+    let mut stream =
+        TcpStream::connect(("127.0.0.1", port)).expect("the store accepts connections");
+    stream
+        .write_all(text.as_bytes())
+        .expect("the store reads the command");
     stream
         .shutdown(std::net::Shutdown::Write)
         .expect("the connection is open");
     let mut answer = String::new();
     stream
         .read_to_string(&mut answer)
-        .expect("the store answers");
+        .expect("the store closes the connection after its answer");
     answer
 }
 

@@ -50,7 +50,7 @@ impl Session {
     /// Waits until the store has the session, and returns the value of its entry.
     fn stored(&self, store: Store, port: u16) -> String {
         let key = self.key();
-        eventually("the session is in the store", || {
+        eventually("the session to be in the store", || {
             let answer = store.read(port, &key);
             // The value stands between the line with its length and the last line of the answer.
             answer
@@ -67,7 +67,7 @@ fn two_servers(store: Store, certificate: &Folder, port: u16) -> [Server; 2] {
     let servers = [(); 2].map(|()| store.server("cache", certificate, port));
     let [one, two] = &servers;
     for (first, second) in [(one, two), (two, one)] {
-        eventually("sessions are shared", || {
+        eventually("a session to be resumed by the other server", || {
             resumes(TLS12, first, second).then_some(())
         });
     }
@@ -92,7 +92,7 @@ fn sessions_of_one_server_go_on_at_another() {
                 .then_some(())
         });
         let _service = store.start(&certificate, port);
-        eventually("the store is used again", || {
+        eventually("the store to be used again", || {
             resumes(TLS12, &one, &two).then_some(())
         });
         let log = two.folder.read("error.log");
@@ -149,7 +149,7 @@ fn nonsense_in_the_store_costs_a_full_handshake() {
             store.write(port, &session.key(), value);
             assert!(!session.goes_on_at(&two), "{store:?} {value}");
             store.write(port, &session.key(), &right);
-            eventually("the session is found", || {
+            eventually("the session to be found", || {
                 session.goes_on_at(&two).then_some(())
             });
         }
@@ -212,7 +212,7 @@ fn a_store_that_falls_silent_delays_a_handshake_only_shortly() {
     // The first server uses another store, so the second one can look for its sessions only here, where there are none.
     let [one, two] =
         [free_port(), port].map(|port| Store::MemcachedAscii.server("cache", &certificate, port));
-    eventually("the store is asked, and says nothing", || {
+    eventually("a request to the store that gives no answer", || {
         let session = Session::begin(&one);
         assert!(!session.goes_on_at(&two));
         let asked: Vec<_> = questions.try_iter().collect();

@@ -39,7 +39,7 @@ fn sessions_of_one_server_go_on_at_another() {
                 .find(|line| line.contains("  key: "))
                 .map(str::to_owned)
         };
-        eventually("the keys are there again", || {
+        eventually("the keys to be in the store again", || {
             (key(&store.read(port, ENTRY)) == key(&before)).then_some(())
         });
         let third = store.server("ticket", &certificate, port);

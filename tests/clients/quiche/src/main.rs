@@ -171,7 +171,10 @@ impl Client {
                 self.connection.peer_error(),
                 self.connection.local_error()
             );
-            expect!(begin.elapsed() < PATIENCE, "nothing comes any more");
+            expect!(
+                begin.elapsed() < PATIENCE,
+                "the server sends no more packets"
+            );
             self.turn()?;
         }
         self.flush()
@@ -181,7 +184,7 @@ impl Client {
     fn until_closed(&mut self) -> Outcome {
         let begin = Instant::now();
         while !self.connection.is_closed() {
-            expect!(begin.elapsed() < PATIENCE, "the connection does not end");
+            expect!(begin.elapsed() < PATIENCE, "the connection does not close");
             self.turn()?;
         }
         Ok(())
@@ -505,7 +508,10 @@ fn late_resumption() -> Outcome {
         session,
         ..Options::default()
     })?;
-    expect!(client.connection.is_resumed(), "not resumed");
+    expect!(
+        client.connection.is_resumed(),
+        "the session was not resumed"
+    );
     client.hello()?;
     client.close()
 }
@@ -527,7 +533,10 @@ fn early_data() -> Outcome {
     let h3 = h3::Connection::with_transport(&mut client.connection, &h3::Config::new()?)?;
     client.h3 = Some(h3);
     client.get("/backend/echo", b"")?;
-    expect!(client.connection.is_resumed(), "not resumed");
+    expect!(
+        client.connection.is_resumed(),
+        "the session was not resumed"
+    );
     client.large()?;
     client.close()
 }
@@ -541,7 +550,7 @@ fn key_update() -> Outcome {
     }
     expect!(
         KEY_UPDATES.load(Ordering::Relaxed) > 0,
-        "the keys were not changed"
+        "no key update took place"
     );
     client.hello()?;
     client.close()
@@ -607,7 +616,7 @@ fn huge() -> Outcome {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    expect!(sum == argument(), "{len} bytes, and not those of the file");
+    expect!(sum == argument(), "{len} bytes that differ from the file");
     client.close()
 }
 
@@ -702,7 +711,7 @@ fn priorities() -> Outcome {
     for stream in &low {
         expect!(
             !client.answers[stream].has_ended,
-            "{stream} came before {high}"
+            "the response on stream {stream} was complete before that on {high}"
         );
     }
     for stream in low {
@@ -754,7 +763,7 @@ fn idle() -> Outcome {
     client.until_closed()?;
     expect!(
         client.connection.is_timed_out(),
-        "it ended by {:?}",
+        "the connection ended by {:?}",
         client.connection.peer_error()
     );
     get()
@@ -779,7 +788,7 @@ fn shutdown() -> Outcome {
     let code = client.connection.peer_error().map(|error| error.error_code);
     expect!(
         code == Some(0x100),
-        "it ended by {:?}",
+        "the connection ended by {:?}",
         client.connection.peer_error()
     );
     Ok(())
