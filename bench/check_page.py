@@ -33,11 +33,11 @@ LOOK = """
     const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
     for (const [index, [text, box]] of texts.entries()) {
       if (!box.width) continue;
-      if (!within(box, paper)) found.push(`beyond the chart: ${text}`);
+      if (!within(box, paper)) found.push(`text beyond the chart: ${text}`);
       for (const [other, its] of texts.slice(index + 1)) {
         const across = Math.min(box.right, its.right) - Math.max(box.left, its.left);
         const down = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
-        if (across > 1 && down > 3) found.push(`in each other's way: ${text} / ${other}`);
+        if (across > 1 && down > 3) found.push(`texts cover each other: ${text} / ${other}`);
       }
     }
   }
@@ -144,11 +144,11 @@ class Browser:
         self.call("Page.navigate", url=url)
         self.wait_for("Page.loadEventFired")
         found = self.call("Runtime.evaluate", expression=LOOK, returnByValue=True)["result"].get("value")
-        found = ["the page cannot be looked at"] if found is None else found
+        found = ["the script that checks the page has failed"] if found is None else found
         for message in self.events:
             params = message["params"]
             if message["method"] == "Network.requestWillBeSent" and params["request"]["url"] != url:
-                found.append(f"asks for {params['request']['url']}")
+                found.append(f"the page requests {params['request']['url']}")
             elif message["method"] == "Runtime.exceptionThrown":
                 found.append(f"exception: {params['exceptionDetails']['text']}")
             elif message["method"] == "Runtime.consoleAPICalled":

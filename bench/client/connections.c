@@ -145,7 +145,7 @@ int main(int argc, char **argv)
     path = argv[6];
     files = atol(argv[7]);
     if (threads < 1 || threads > 1000 || strlen(path) < 10 * (size_t)(files > 1) || strlen(path) > 256 || files < 1) {
-        fprintf(stderr, "bad arguments\n");
+        fprintf(stderr, "an argument is out of its range\n");
         return 2;
     }
     int fd = open_connection();
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
     pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);
     for (int i = 0; i < threads; i++) {
         if (pthread_create(&workers[i], &small, work, NULL) != 0) {
-            fprintf(stderr, "no more threads than %d\n", i);
+            fprintf(stderr, "cannot start more than %d threads\n", i);
             return 2;
         }
     }

@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     request_len = (size_t)snprintf(request, sizeof(request),
         "GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", argv[9]);
     if (threads < 1 || threads > 64 || request_len >= sizeof(request)) {
-        fprintf(stderr, "bad arguments\n");
+        fprintf(stderr, "an argument is out of its range\n");
         return 2;
     }
 

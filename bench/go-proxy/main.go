@@ -56,7 +56,7 @@ func main() {
 
 	target, err := url.Parse(*backend)
 	if err != nil || target.Host == "" {
-		log.Fatalf("no URL of a back end: %q", *backend)
+		log.Fatalf("not the URL of a backend: %q", *backend)
 	}
 	transport := &http.Transport{
 		// As many idle connections are kept as a case has requests at a time; the default is two.

@@ -136,7 +136,7 @@ class Case:
             case.files == 1 or re.fullmatch(r"/many/\w+/00000\.txt", case.path),
             "path must be /many/SIZE/00000.txt with several files",
         )
-        must(case.connections > 0 and case.streams > 0 and case.files > 0, "nothing is asked for")
+        must(case.connections > 0 and case.streams > 0 and case.files > 0, "connections, streams and files must be at least 1")
         must(
             case.driver != "connections" or (case.protocol, case.scheme) == ("h1", "http"),
             "the driver connections asks by HTTP/1 in cleartext",

@@ -84,7 +84,7 @@ def ask(sock, scheme, authority, path, deadline=float("inf")):
     while not ended or blocked:
         while len(received) < 9 or len(received) < 9 + int.from_bytes(received[:3], "big"):
             if time.monotonic() > deadline:
-                raise Refused("the answer does not end")
+                raise Refused("the server does not complete its answer")
             octets = sock.recv(65536)
             if not octets:
                 raise Refused("the connection was closed by the server")

@@ -3,7 +3,10 @@
 //! Without arguments every case is timed: the program prints the median of many rounds, in nanoseconds per operation. `--list` prints names
 //! and titles. With the name of a case and a number, that case is run that many times without timing, for a tool that counts instructions.
 
-#![expect(clippy::print_stdout, reason = "the numbers are the output")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the benchmark prints its results to standard output"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +26,13 @@ impl Bench {
             (Some(list), None) if list == "--list" => Self::List,
             (Some(name), Some(times)) => Self::Run {
                 name,
-                times: times.parse().expect("a number of repetitions"),
+                times: times
+                    .parse()
+                    .expect("the second argument is the number of repetitions"),
             },
-            (Some(_), None) => panic!("--list, or the name of a case and a number of repetitions"),
+            (Some(_), None) => {
+                panic!("usage: --list, or the name of a case and a number of repetitions")
+            }
         }
     }
 
@@ -60,7 +67,10 @@ fn repeat(times: u32, work: &mut dyn FnMut()) {
 fn median(work: &mut dyn FnMut()) -> f64 {
     const ROUNDS: usize = 101;
     const ROUND: Duration = Duration::from_millis(1);
-    #[expect(clippy::disallowed_methods, reason = "a benchmark needs a clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the benchmark measures time and has no worker's clock"
+    )]
     let clock = Instant::now;
     let mut time = |times| {
         let start = clock();

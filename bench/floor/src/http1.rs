@@ -45,7 +45,7 @@ pub(crate) fn serve(input: &[u8], site: &Site, sink: &mut Sink<'_>) -> Result<St
             break;
         };
         let head = &rest[..end + 4];
-        let path = path(head).ok_or(Fault("a request without a path"))?;
+        let path = path(head).ok_or(Fault("a request has no path"))?;
         sink.put(&site.by_path(path).http1)?;
         taken += head.len();
         if site.patterns.close.find(head).is_some() {

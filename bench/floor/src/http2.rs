@@ -238,7 +238,7 @@ fn path(mut block: &[u8]) -> Result<&[u8], Fault> {
             }
         }
     }
-    Err(Fault("a request without a path"))
+    Err(Fault("a request has no path"))
 }
 
 /// Takes an HPACK string, with its length, off the front of `block`.

@@ -304,12 +304,12 @@ fn path(mut frame: &[u8]) -> Result<&[u8], Fault> {
             string(&mut section)?;
         }
     }
-    Err(Fault("a request without a path"))
+    Err(Fault("a request has no path"))
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "QUIC needs the time of each turn"
+    reason = "QUIC needs the current time in each turn of the event loop"
 )]
 fn now() -> Instant {
     Instant::now()

@@ -72,7 +72,7 @@ impl Server {
             .local_addr()
             .map_err(|error| error.to_string())?;
         let quic = Quic::bind(port, &shared.tls)
-            .map_err(|error| format!("no QUIC on port {}: {error}", port.port()))?;
+            .map_err(|error| format!("cannot serve QUIC on port {}: {error}", port.port()))?;
         epoll::add(
             &epoll,
             quic.socket(),
@@ -94,7 +94,7 @@ impl Server {
     pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
         self.listeners
             .each_ref()
-            .map(|listener| listener.local_addr().expect("the socket listens"))
+            .map(|listener| listener.local_addr().expect("the listener socket is bound"))
     }
 
     /// Serves until a system call fails in a way that concerns all connections.
@@ -128,7 +128,7 @@ impl Server {
         let socket = match accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                return Err("no more connections can be accepted".to_owned());
+                return Err("the floor program has as many connections as it can hold".to_owned());
             }
             // The client has closed the connection before it was accepted.
             Err(_) => return Ok(()),

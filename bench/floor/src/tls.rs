@@ -62,7 +62,7 @@ pub(crate) fn record_len(bytes: &[u8]) -> Result<Option<usize>, Fault> {
         return Ok(None);
     };
     if !CONTENT_TYPES.contains(&content_type) {
-        return Err(Fault("not a TLS record"));
+        return Err(Fault("a client does not send TLS records"));
     }
     let len = HEADER_LEN + usize::from(u16::from_be_bytes([high, low]));
     if len > HEADER_LEN + MAX_PLAINTEXT_LEN + 256 {
@@ -92,7 +92,7 @@ pub(crate) struct Established {
 impl Handshake {
     pub(crate) fn new(config: &Arc<ServerConfig>) -> Result<Self, Fault> {
         let rustls = UnbufferedServerConnection::new(Arc::clone(config))
-            .map_err(|_| Fault("rustls refuses to begin"))?;
+            .map_err(|_| Fault("rustls cannot begin a handshake"))?;
         Ok(Self {
             rustls,
             received: Vec::new(),
@@ -110,7 +110,7 @@ impl Handshake {
             }
         }
         if self.received.len() > MAX_HANDSHAKE_LEN {
-            return Err(Fault("a handshake is too long"));
+            return Err(Fault("a TLS handshake message is too long"));
         }
         Ok(false)
     }
@@ -132,8 +132,12 @@ impl Handshake {
                     false
                 }
                 Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => true,
-                Ok(_) => return Err(Fault("the client ended during the handshake")),
-                Err(_) => return Err(Fault("the handshake failed")),
+                Ok(_) => {
+                    return Err(Fault(
+                        "a client closed the connection during the TLS handshake",
+                    ));
+                }
+                Err(_) => return Err(Fault("a TLS handshake failed")),
             };
             self.received.drain(..discard);
             self.shown -= discard;
@@ -149,7 +153,7 @@ impl Handshake {
         let (secrets, _) = self
             .rustls
             .dangerous_into_kernel_connection()
-            .map_err(|_| Fault("rustls does not hand over its keys"))?;
+            .map_err(|_| Fault("rustls does not hand over the keys of a connection"))?;
         Ok(Established {
             opener: Protection::new(is_tls13, &secrets.rx)?,
             sealer: Protection::new(is_tls13, &secrets.tx)?,
@@ -164,7 +168,7 @@ fn encode(
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     out: &mut Vec<u8>,
 ) -> Result<(), Fault> {
-    const FAULT: Fault = Fault("rustls cannot encode a message");
+    const FAULT: Fault = Fault("rustls cannot encode a handshake message");
     let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) else {
         return Err(FAULT);
     };
@@ -190,7 +194,8 @@ impl Protection {
         is_tls13: bool,
         (sequence, secrets): &(u64, ConnectionTrafficSecrets),
     ) -> Result<Self, Fault> {
-        const FAULT: Fault = Fault("an unknown cipher suite");
+        const FAULT: Fault =
+            Fault("rustls chose a cipher suite that the floor program does not have");
         let (algorithm, key, iv) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
@@ -227,7 +232,7 @@ impl Protection {
         start: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        const FAULT: Fault = Fault("a record cannot be protected");
+        const FAULT: Fault = Fault("a TLS record cannot be encrypted");
         let plain_len = out.len() - start;
         let outer_type = if self.is_tls13 {
             out.push(content_type);
@@ -258,7 +263,7 @@ impl Protection {
 
     /// Decrypts a complete record in place. Returns its content type and its plaintext.
     pub(crate) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<(u8, &'a [u8]), Fault> {
-        const FAULT: Fault = Fault("a record is not authentic");
+        const FAULT: Fault = Fault("a TLS record does not authenticate");
         let (header, fragment) = record.split_first_chunk_mut().ok_or(FAULT)?;
         let header: [u8; HEADER_LEN] = *header;
         let (explicit, body) = fragment
@@ -294,7 +299,7 @@ impl Protection {
 
     /// The additional data that TLS 1.2 authenticates (RFC 5246 §6.2.3.3).
     fn tls12_aad(&self, content_type: u8, plain_len: usize) -> Result<[u8; 13], Fault> {
-        let len = u16::try_from(plain_len).map_err(|_| Fault("a record is too long"))?;
+        let len = u16::try_from(plain_len).map_err(|_| Fault("a TLS record is too long"))?;
         let mut aad = [0; 13];
         aad[..8].copy_from_slice(&self.sequence.to_be_bytes());
         aad[8..11].copy_from_slice(&[content_type, 3, 3]);

@@ -77,7 +77,10 @@ pub(crate) fn begin(
     Ok(address)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a load generator needs a clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the load generator measures time and has no worker's clock"
+)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -55,7 +55,11 @@ impl Plan {
     /// A plan for pages. `path` must end in `/00000.txt`; the files of a page are numbered from there.
     pub(crate) fn pages(count: u64, path: &str, files: usize) -> Result<Self, Fault> {
         let stem = path.strip_suffix("00000.txt");
-        let stem = stem.ok_or_else(|| Fault(format!("{path} is not the first of many files")))?;
+        let stem = stem.ok_or_else(|| {
+            Fault(format!(
+                "{path} does not end in 00000.txt, as the first of many files does"
+            ))
+        })?;
         Ok(Self {
             kind: Kind::Pages,
             paths: (0..files)

@@ -94,7 +94,7 @@ fn run(words: &[&str]) -> Result<(), Fault> {
             client.stay()
         }
         _ => Err(Fault(format!(
-            "{mode} is not known, or has other arguments"
+            "{mode} is no mode of h3load, or has other arguments"
         ))),
     }
 }
