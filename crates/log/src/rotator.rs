@@ -113,7 +113,7 @@ impl RotatedLog {
         match self.target.rotate(rotation) {
             Ok(None) => {}
             Ok(Some(tidying)) => {
-                // If the pipe cannot be made non-blocking, it is not read, since reading would block.
+                // The pipe reports the end of the rotation. If it cannot be made non-blocking, it is not read, since reading would block.
                 let set = set_nonblocking(&tidying);
                 self.tidying = set.is_ok().then(|| tidying.into());
             }

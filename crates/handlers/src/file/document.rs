@@ -118,7 +118,7 @@ fn read_whole(file: &OpenFile, size: u64, access: Access) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
-/// The relation between the bytes of the file on disk and those that are sent.
+/// Whether the bytes of the file are sent as they are, and with which content coding, or are unpacked while they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentCoding {
     /// The file is sent as it is, without a content coding.

@@ -109,8 +109,8 @@ pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
 /// The function that is called with the exception of a failed task, since no caller waits for its result.
 type LostHook = Box<dyn Fn(&Vm, Value)>;
 
-/// A VM of mruby. It stays on its thread. Functions that Ruby calls must not enter it again, except through the methods
-/// that take and return values.
+/// A VM of mruby. It stays on its thread. While it runs Ruby code, a Rust function that Ruby has called may use its values and
+/// [call](Self::call) methods, but must not start a strand by [`evaluate`](Self::evaluate).
 pub struct Vm {
     raw: *mut State,
     memory: Box<std::cell::UnsafeCell<Memory>>,

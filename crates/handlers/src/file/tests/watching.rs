@@ -44,7 +44,8 @@ fn until_watched(kit: &Kit, target: &str) {
     });
 }
 
-/// Repeats the request for longer than another file takes to be watched. Returns whether the file is still not watched.
+/// Repeats the request for longer than the server needs to watch a file that can be watched. Returns whether the file is still not
+/// watched.
 fn stays_unwatched(kit: &Kit, target: &str) -> bool {
     !(0..200).any(|_| {
         std::thread::sleep(Duration::from_micros(200));
