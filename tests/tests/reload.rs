@@ -156,6 +156,32 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
 }
 
 #[test]
+fn a_server_that_fails_to_start_leaves_the_control_socket_of_the_running_one() {
+    let mut server = Setup::new(&site("pid-file: @DIR@/pid", &redirect("/a", "one"))).start();
+    let text = server.folder.read("h2o.conf").replace(
+        &format!("port: {}", server.port()),
+        &format!("port: {}", free_port()),
+    );
+    let other = server
+        .folder
+        .write("other.conf", format!("temp-buffer-path: /proc\n{text}"));
+    let program = binary().display().to_string();
+    let output = run(&program, &["-c", &other.display().to_string()]);
+    assert_eq!(output.code, 78, "{output}");
+    let want = "temp-buffer-path: failed to create temporary file";
+    assert!(output.stderr.contains(want), "{output}");
+
+    server.write_config(&site("pid-file: @DIR@/pid", &redirect("/a", "two")));
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(ask(&mut server.connect(), "/a"), "302 /two");
+    let files = std::fs::read_dir(server.folder.path()).expect("the folder is readable");
+    let names = files.flatten().map(|file| file.file_name());
+    let sockets = names.filter(|name| name.to_string_lossy().starts_with("pid."));
+    assert_eq!(sockets.collect::<Vec<_>>(), ["pid.sock"]);
+}
+
+#[test]
 fn changed_options_of_sockets_that_stay_open_are_named() {
     let config = |tcp: &str, unix: &str| {
         format!(

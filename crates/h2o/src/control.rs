@@ -29,11 +29,16 @@ const LONGEST: u64 = 64;
 const INSTALLED_CONFIG: &str = "/etc/h2o/h2o.conf";
 
 /// The control socket of this server. Its file is removed on drop.
+///
+/// The socket is opened under another name, and gets its own by [`publish`](Self::publish) once the server serves. Until then, and if
+/// the server fails to start, the path leads to the socket of the server that is still running.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
+    /// The name of the file until it is published.
+    unpublished: PathBuf,
     path: PathBuf,
-    /// Device and inode of the socket's file. They show whether the file is still this server's: a server that takes
-    /// over replaces it.
+    /// Device and inode of the socket's file. They show whether a file is still this server's: a server that takes over
+    /// replaces it.
     file: (u64, u64),
 }
 
@@ -49,39 +54,34 @@ impl ControlSocket {
     /// the umask of the whole process for a moment.
     pub(crate) fn open(pid_file: &Path) -> Option<Self> {
         let path = path_of(pid_file);
-        match Self::try_open(&path) {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                report!(
-                    warning,
-                    "failed to open the control socket {}: {}; `h2o reload` and `h2o top` will not find this server",
-                    path.display(),
-                    reason(&error)
-                );
-                None
-            }
-        }
+        Self::try_open(&path)
+            .map_err(|error| warn("open", &path, &error))
+            .ok()
     }
 
     fn try_open(path: &Path) -> std::io::Result<Self> {
-        // The socket is created under another name and renamed, so that the path always leads to a socket: until the rename, to
-        // that of a server that is still running.
-        let new = path.with_extension(format!("new.{}", std::process::id()));
+        let unpublished = path.with_extension(format!("new.{}", std::process::id()));
         let before = umask(Mode::from_bits_truncate(0o177));
-        let listener = UnixListener::bind(&new);
+        let listener = UnixListener::bind(&unpublished);
         umask(before);
         let listener = listener?;
-        let found = fs::symlink_metadata(&new)?;
-        if let Err(error) = fs::rename(&new, path) {
-            let _ = fs::remove_file(&new);
-            return Err(error);
-        }
+        let found = fs::symlink_metadata(&unpublished)?;
+        h2o_opener::will_rename(&unpublished, path);
+        h2o_opener::will_remove(&unpublished);
         h2o_opener::will_remove(path);
         Ok(Self {
             listener,
+            unpublished,
             path: path.to_owned(),
             file: (found.dev(), found.ino()),
         })
+    }
+
+    /// Gives the socket its name: from now on clients find this server, and no longer the one before it.
+    pub(crate) fn publish(&self) {
+        if let Err(error) = h2o_opener::rename(&self.unpublished, &self.path) {
+            warn("rename", &self.path, &error);
+        }
     }
 
     /// Starts the thread that turns the questions of clients into events for the main thread.
@@ -111,11 +111,23 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
-            let _ = h2o_opener::remove(&self.path);
+        for path in [&self.unpublished, &self.path] {
+            let found = fs::symlink_metadata(path);
+            if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+                let _ = h2o_opener::remove(path);
+            }
         }
     }
+}
+
+/// Warns that the control socket cannot be opened or renamed.
+fn warn(step: &str, path: &Path, error: &std::io::Error) {
+    report!(
+        warning,
+        "failed to {step} the control socket {}: {}; `h2o reload` and `h2o top` will not find this server",
+        path.display(),
+        reason(error)
+    );
 }
 
 fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()> {

@@ -91,14 +91,11 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
         file.write()?;
     }
     let events = Events::begin(signals)?;
-    if let Some(control) = &control {
-        control.begin(&events.sender)?;
-    }
     if let Some(path) = settings.error_log.as_ref().filter(|_| is_configured) {
         report!(notice, "further messages go to the error log: {path}");
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
-    serve_until_ended(plan, bound, &events, &log)
+    serve_until_ended(plan, bound, &events, &log, control.as_ref())
 }
 
 /// Creates the directory in which certificates obtained by ACME are stored. Its owner is the user who writes there: the user that
@@ -122,6 +119,7 @@ fn serve_until_ended(
     bound: ListeningSockets,
     events: &Events,
     error_log: &Target,
+    control: Option<&ControlSocket>,
 ) -> Result<(), Failure> {
     let loaded = plan.loaded;
     let addresses = bound.addresses(&loaded).join(", ");
@@ -131,6 +129,10 @@ fn serve_until_ended(
         let _ = worker_ended.send(Event::Worker(end));
     })
     .map_err(Failure::system)?;
+    if let Some(control) = control {
+        control.begin(&events.sender)?;
+        control.publish();
+    }
     report!(
         notice,
         "listening on {addresses}; configuration: {}",

@@ -40,6 +40,7 @@ pub(crate) enum Task {
     Application = b'a',
     Read = b'r',
     Remove = b'd',
+    Rename = b'm',
     Bind = b'b',
     Learn = b'l',
 }
@@ -54,6 +55,7 @@ impl Task {
             Self::Application,
             Self::Read,
             Self::Remove,
+            Self::Rename,
             Self::Bind,
             Self::Learn,
         ];
@@ -202,6 +204,16 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
         }
         Task::Read => std::fs::File::open(name).map(|file| Some(file.into())),
         Task::Remove => std::fs::remove_file(name).map(|()| None),
+        Task::Rename => {
+            let mut paths = name.as_bytes().splitn(2, |byte| *byte == 0);
+            let mut next = || Some(OsStr::from_bytes(paths.next()?));
+            let (Some(from), Some(to)) = (next(), next()) else {
+                return Err(io::Error::other(
+                    "the task that renames a file names no new path",
+                ));
+            };
+            std::fs::rename(from, to).map(|()| None)
+        }
         Task::Bind => {
             let spec = SocketSpec::parse(text()?);
             let spec = spec.ok_or_else(|| {

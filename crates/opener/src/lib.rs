@@ -14,6 +14,7 @@ mod keeper;
 mod message;
 mod rotation;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -191,6 +192,28 @@ pub fn will_remove(path: &Path) {
 pub fn remove(path: &Path) -> io::Result<()> {
     let removed = request_task(Task::Remove, path.as_os_str(), None);
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
+}
+
+/// Announces that [`rename`] will be called with these paths.
+pub fn will_rename(from: &Path, to: &Path) {
+    remember(Task::Rename, &both(from, to));
+}
+
+/// Renames a file beside the pid file, as announced by [`will_rename`].
+///
+/// # Errors
+/// The system's error, if the file cannot be renamed.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let renamed = request_task(Task::Rename, &both(from, to), None);
+    renamed.map_or_else(|| std::fs::rename(from, to), |renamed| renamed.map(drop))
+}
+
+/// The paths of a rename in the form in which they are sent to the keeper.
+fn both(from: &Path, to: &Path) -> OsString {
+    let mut paths = from.as_os_str().to_owned();
+    paths.push("\0");
+    paths.push(to);
+    paths
 }
 
 /// Facts about a file that change when the file is written or replaced.
