@@ -464,21 +464,26 @@ fn a_loader_obtains_the_certificates_under_the_supervisor() {
 }
 
 #[test]
-fn a_loader_ends_with_a_supervisor_that_was_killed_and_its_own_end_is_told() {
+fn a_loader_that_ends_is_started_again_and_ends_with_a_supervisor_that_was_killed() {
     let folder = Folder::new();
     let (config, _) = with_loader(&folder);
     let server = Setup::in_folder(folder, &config)
         .arguments(&["-m", "master"])
         .start();
-    let loader = eventually("the loader", || {
-        let found = run("pgrep", &["-P", &server.pid().to_string(), "-f", "loader"]);
-        found.text().trim().parse::<u32>().ok()
-    });
-    let killed = run("kill", &["-KILL", &loader.to_string()]);
-    assert_eq!(killed.code, 0, "{killed}");
-    server.wait_for_message(&format!(
-        "the loader of certificates {loader} died, status:9"
-    ));
+    let mut previous = 0;
+    for pause in ["1 s", "2 s"] {
+        let loader = eventually("another loader", || {
+            let found = run("pgrep", &["-P", &server.pid().to_string(), "-f", "loader"]);
+            let pid = found.text().trim().parse::<u32>().ok();
+            pid.filter(|pid| *pid != previous)
+        });
+        let killed = run("kill", &["-KILL", &loader.to_string()]);
+        assert_eq!(killed.code, 0, "{killed}");
+        server.wait_for_message(&format!(
+            "the loader of certificates {loader} died, status:9; it is started again in {pause}"
+        ));
+        previous = loader;
+    }
     assert_eq!(server.ask("GET /").code(), 200);
     let _ = server.stop();
 

@@ -139,8 +139,8 @@ struct Supervisor<'a> {
     /// Generation number of the youngest worker.
     generation: u64,
     workers: Vec<(Role, Worker)>,
-    /// The running program that obtains certificates (`loader` of `acme`).
-    loader: Option<Loader>,
+    /// The program that obtains certificates, if `loader` of `acme` names one.
+    loader: Option<Loader<'a>>,
     phase: Phase,
     /// Whether SIGHUP came while a worker was being replaced, so that the new worker must be replaced, too.
     wants_restart: bool,
@@ -154,7 +154,8 @@ impl Supervisor<'_> {
             std::process::id()
         ));
         self.start();
-        self.start_loader();
+        let options = self.options;
+        self.loader = (!options.loader.is_empty()).then(|| Loader::start(&options.loader));
         loop {
             let event = match self.deadline() {
                 Some(at) => received.recv_timeout(at.saturating_duration_since(now())),
@@ -179,7 +180,17 @@ impl Supervisor<'_> {
         }
     }
 
+    /// When the supervisor has to act although no signal has come.
     fn deadline(&self) -> Option<Instant> {
+        if matches!(self.phase, Phase::Stopping) {
+            return None;
+        }
+        let loader = self.loader.as_ref().and_then(Loader::deadline);
+        self.phase_deadline().into_iter().chain(loader).min()
+    }
+
+    /// When the current phase ends.
+    fn phase_deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Starting { until } => Some(until),
             Phase::Replacing { at } => Some(at),
@@ -207,23 +218,6 @@ impl Supervisor<'_> {
         self.write_status();
     }
 
-    /// Starts the program that obtains certificates (`loader` of `acme`), if there is one. H2O compatibility: the supervisor does
-    /// not start it again when it has ended.
-    fn start_loader(&mut self) {
-        if self.options.loader.is_empty() {
-            return;
-        }
-        match Loader::start(&self.options.loader) {
-            Ok(loader) => self.loader = Some(loader),
-            Err(error) => {
-                let (program, reason) = (&self.options.loader[0], reason(&error));
-                say(&format!(
-                    "certificates are not obtained, failed to run {program}: {reason}"
-                ));
-            }
-        }
-    }
-
     fn on_hup(&mut self) {
         match self.phase {
             Phase::Stopping => {}
@@ -237,6 +231,12 @@ impl Supervisor<'_> {
     }
 
     fn on_deadline(&mut self) {
+        if let Some(loader) = &mut self.loader {
+            loader.on_deadline();
+        }
+        if self.phase_deadline().is_none_or(|at| at > now()) {
+            return;
+        }
         match self.phase {
             Phase::Stopping => {}
             Phase::Starting { .. } => {
@@ -309,13 +309,9 @@ impl Supervisor<'_> {
     /// Checks whether the program that obtains certificates has ended, and which workers have ended, and handles their ends.
     fn reap(&mut self) {
         if let Some(loader) = &mut self.loader
-            && let Some(status) = loader.ended()
+            && !matches!(self.phase, Phase::Stopping)
         {
-            let pid = loader.pid();
-            say(&format!(
-                "the loader of certificates {pid} died, status:{status}; it is started again with the supervisor"
-            ));
-            self.loader = None;
+            loader.reap();
         }
         let mut ended = Vec::new();
         self.workers
