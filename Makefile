@@ -71,14 +71,14 @@ test: install-build install-lint fmt-check
 	@$(MAKE) --no-print-directory -j2 --output-sync=target install-test lint
 	@$(MAKE) --no-print-directory advisories
 	@mkdir -p target
-	@set -o pipefail; $(MAKE) --no-print-directory unit e2e 2>&1 | tee target/test.log
+	@set -o pipefail; .ci/reap.py $(MAKE) --no-print-directory unit e2e 2>&1 | tee target/test.log
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' target/test.log
 
 fmt-check:
 	$(CARGO) fmt --all --check
 
 lint: install-lint
-	python3 -m doctest .ci/dependencies.py
+	python3 -m doctest .ci/dependencies.py .ci/reap.py
 	.ci/dependencies.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
