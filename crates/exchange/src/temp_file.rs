@@ -15,7 +15,7 @@ use crate::byte_queue::ByteQueue;
 use crate::file::OpenFile;
 use crate::temp_files::{TempFiles, TempSpace};
 
-/// Most slices of memory that one system call writes to the file.
+/// Largest number of slices of memory that one system call writes to the file.
 const SLICES: usize = 16;
 
 /// The error of a failed write to a temporary file, with the bytes that were not written.

@@ -56,7 +56,7 @@ pub(super) struct Pushes {
 
 /// A resource that the server will push.
 struct Push {
-    /// The slot of the client's request with whose response the push is promised.
+    /// The slot of the client's request. The response to that request promises the push (PUSH_PROMISE).
     with: SlotId,
     head: RequestHead,
     /// Whether the pushed response must be sent before all other responses.

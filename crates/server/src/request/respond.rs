@@ -122,7 +122,7 @@ impl Requests {
         }
     }
 
-    /// Called when the socket has not taken the last bytes of a response.
+    /// Keeps the exchange until the socket takes the last bytes of its response. Called when the socket's buffer is full.
     #[cold]
     pub(crate) fn on_blocked(&mut self, id: SlotId) {
         if let Some(exchange) = self.flushing.take() {
