@@ -131,6 +131,10 @@ fn a_session_that_one_server_began_is_resumed_by_the_others() {
         eventually("sessions that all servers know", || {
             let (first, output) = ask("-sess_out");
             assert!(output.contains("\nNew, TLSv1."), "{version}: {output}");
+            // A server that could not reach Redis when it started offers no session until it has the keys.
+            if !std::path::Path::new(&session).exists() {
+                return None;
+            }
             let mut others = Vec::new();
             for _ in 0..2 {
                 let (server, output) = ask("-sess_in");
