@@ -5,15 +5,17 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Deadline, Folder, eventually, tool};
 
-/// The process of a server. It is stopped when dropped.
+/// The process of a server. It is stopped when dropped, with the processes that it has started: those of php-fpm, for example, would outlive
+/// a main process that is killed.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -21,7 +23,7 @@ pub struct Service {
 
 impl Service {
     fn start(command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::piped()).spawn();
+        let child = command.stdin(Stdio::piped()).process_group(0).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { child }
     }
@@ -190,7 +192,7 @@ impl Service {
         kill_process(pid, Signal::STOP).expect("the process is a child of the test");
     }
 
-    /// Kills the process (SIGKILL).
+    /// Kills the process (SIGKILL), and those that it has started.
     ///
     /// # Panics
     /// If the process has ended before.
@@ -368,5 +370,7 @@ impl Drop for Service {
             let _ = kill_process(Pid::from_child(&self.child), signal);
             std::thread::sleep(Duration::from_millis(5));
         }
+        // The process group includes the processes that the server has started.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
     }
 }

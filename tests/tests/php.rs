@@ -2,6 +2,7 @@
 //! opened with Chromium.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use h2o_tests::{RecipePage, Server, Service, Setup, ask_by_name, browse};
@@ -151,6 +152,11 @@ fn a_php_fpm_that_is_gone_gets_no_requests_until_it_is_back() {
     let second = Service::php_fpm(&other, &socket);
     server.wait_for_message(&format!("backend [unix:{socket}] is up again"));
     first.kill();
+    // The processes that php-fpm had started have ended, too: a process that a test leaves behind keeps the output of the tests open.
+    let gone = server.folder.at("run/php/php-fpm.sock");
+    h2o_tests::eventually("the end of all processes of php-fpm", || {
+        UnixStream::connect(&gone).is_err().then_some(())
+    });
     for _ in 0..8 {
         assert_eq!(get(), "fine");
     }
