@@ -269,7 +269,7 @@ fn forms_that_were_not_used_make_room_for_others() {
 
 #[test]
 fn what_cannot_be_kept_is_compressed_while_it_is_sent() {
-    let content = text(40, 50_000);
+    let content = text(40, 5_000);
     let server = Setup::new(&config(CACHE))
         .file("www/a.txt", &content)
         .start();
