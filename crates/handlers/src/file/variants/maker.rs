@@ -101,8 +101,9 @@ enum Made {
 fn run(store: &VariantStore) {
     // An error in raising the nice value is ignored: the thread then competes with the workers on equal terms.
     let _ = rustix::process::setpriority_process(None, NICE);
-    let failures = LineLimit::per_minute(1);
-    let mut total = clean(store, &failures);
+    // Each of the two warnings has a limit of its own, so that one does not suppress the other.
+    let (write_failures, clean_failures) = (LineLimit::per_minute(1), LineLimit::per_minute(1));
+    let mut total = clean(store, &clean_failures);
     let mut unseen = 0;
     loop {
         let (used, next) = {
@@ -129,7 +130,7 @@ fn run(store: &VariantStore) {
             Ok(Made::Nothing) => {}
             Ok(Made::Stopped) => return,
             Err(error) => {
-                if let Some(held_back) = failures.admit() {
+                if let Some(held_back) = write_failures.admit() {
                     report!(
                         warning,
                         "compress.cache: compressed forms cannot be written to {}: {}{held_back}",
@@ -145,7 +146,7 @@ fn run(store: &VariantStore) {
         }
         store.queue().known.remove(&wanted.variant);
         if total > store.size() || unseen >= UNSEEN {
-            total = clean(store, &failures);
+            total = clean(store, &clean_failures);
             unseen = 0;
         }
     }
