@@ -19,6 +19,25 @@ pub(super) enum Reading {
     Octets,
 }
 
+/// What `\w`, `[[:alpha:]]` and the like mean, by the options of the pattern or group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Range {
+    /// `\w` means ASCII characters, `[[:alpha:]]` characters of all scripts (option `d`, the default).
+    Usual,
+    /// Both mean ASCII characters (option `a`).
+    Ascii,
+    /// Both mean characters of all scripts (option `u`).
+    Unicode,
+}
+
+/// The options of a group that are written out in its translation.
+#[derive(Clone, Copy)]
+struct Mode {
+    /// Whether white space and comments are ignored (option `x`).
+    is_extended: bool,
+    range: Range,
+}
+
 /// Translates a pattern to the syntax of the engine.
 ///
 /// # Errors
@@ -31,8 +50,12 @@ pub(super) fn translate(
     let mut translator = Translator {
         rest: source.chars().peekable(),
         out: String::with_capacity(source.len() + 16),
-        is_extended,
+        mode: Mode {
+            is_extended,
+            range: Range::Usual,
+        },
         outer: Vec::new(),
+        names: 0,
         reading,
     };
     translator.run()?;
@@ -42,10 +65,12 @@ pub(super) fn translate(
 struct Translator<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
-    /// Whether white space and comments are ignored at this point of the pattern (option `x`).
-    is_extended: bool,
-    /// The values of `is_extended` outside of each open group.
-    outer: Vec<bool>,
+    /// The options at this point of the pattern.
+    mode: Mode,
+    /// The options outside of each open group.
+    outer: Vec<Mode>,
+    /// How many escapes are being read whose names are escapes, too: one within the other.
+    names: usize,
     reading: Reading,
 }
 
@@ -57,10 +82,12 @@ impl Translator<'_> {
                 '[' => self.class(0)?,
                 '(' => self.group()?,
                 ')' => {
-                    self.is_extended = self.outer.pop().ok_or("unmatched close parenthesis")?;
+                    self.mode = self.outer.pop().ok_or("unmatched close parenthesis")?;
                     self.out.push(')');
                 }
-                '#' if self.is_extended => while self.rest.next().is_some_and(|c| c != '\n') {},
+                '#' if self.mode.is_extended => {
+                    while self.rest.next().is_some_and(|c| c != '\n') {}
+                }
                 _ => self.out.push(next),
             }
         }
@@ -77,7 +104,7 @@ impl Translator<'_> {
             return Err("too deep nest level");
         }
         if self.rest.peek() != Some(&'?') {
-            self.outer.push(self.is_extended);
+            self.outer.push(self.mode);
             self.out.push('(');
             return Ok(());
         }
@@ -97,7 +124,7 @@ impl Translator<'_> {
             Some('\'') => {
                 // The engine knows `(?'name'...)` only as `(?<name>...)`.
                 self.rest.next();
-                self.outer.push(self.is_extended);
+                self.outer.push(self.mode);
                 self.out.push_str("(?<");
                 loop {
                     match self.rest.next() {
@@ -110,7 +137,7 @@ impl Translator<'_> {
                 Ok(())
             }
             _ => {
-                self.outer.push(self.is_extended);
+                self.outer.push(self.mode);
                 self.out.push_str("(?");
                 Ok(())
             }
@@ -119,7 +146,7 @@ impl Translator<'_> {
 
     /// Translates the options of a group, `mix-mix)` or `mix-mix:`, after their `(?`.
     fn options(&mut self) -> Result<(), &'static str> {
-        let before = self.is_extended;
+        let before = self.mode;
         let (mut on, mut off) = (String::new(), String::new());
         let mut is_off = false;
         loop {
@@ -131,12 +158,17 @@ impl Translator<'_> {
                 Some('i') => 'i',
                 Some('m') => 's',
                 Some('x') => {
-                    self.is_extended = !is_off;
+                    self.mode.is_extended = !is_off;
                     'x'
                 }
-                // These options say that `\w` and the like mean ASCII characters, as they always do here.
-                Some('a' | 'd') if !is_off => continue,
-                Some('u') => return Err("option u is not supported"),
+                Some(letter @ ('a' | 'd' | 'u')) if !is_off => {
+                    self.mode.range = match letter {
+                        'a' => Range::Ascii,
+                        'u' => Range::Unicode,
+                        _ => Range::Usual,
+                    };
+                    continue;
+                }
                 Some(end @ (':' | ')')) => {
                     let dash = if off.is_empty() { "" } else { "-" };
                     let written = format!("{on}{dash}{off}");
@@ -159,7 +191,7 @@ impl Translator<'_> {
     /// Translates an escape outside of brackets, after its `\`.
     fn escape(&mut self) -> Result<(), &'static str> {
         let next = self.rest.next().ok_or("end pattern at escape")?;
-        if let Some(set) = set_of(next) {
+        if let Some(set) = self.set_of(next) {
             self.out.push_str(set);
             return Ok(());
         }
@@ -206,18 +238,45 @@ impl Translator<'_> {
                 let number = self.digits(16, 4, 0)?;
                 char::from_u32(number).ok_or("invalid code point value")?
             }
-            'c' => {
-                let letter = self.rest.next().ok_or("end pattern at control")?;
-                let code = if letter == '?' {
-                    0x7f
-                } else {
-                    u32::from(letter) & 0x1f
-                };
-                char::from_u32(code).ok_or("invalid code point value")?
+            'c' => self.control()?,
+            'C' if self.rest.next() == Some('-') => self.control()?,
+            'C' => return Err("invalid control-code syntax"),
+            'M' if self.rest.next() == Some('-') => {
+                let (letter, _) = self.named()?;
+                char::from_u32((u32::from(letter) & 0xff) | 0x80)
+                    .ok_or("invalid code point value")?
             }
-            'M' | 'C' => return Err("\\C-x and \\M-x are not supported"),
+            'M' => return Err("invalid meta-code syntax"),
             other => other,
         })
+    }
+
+    /// The control character of an escape, after its `c` or `C-`.
+    fn control(&mut self) -> Result<char, &'static str> {
+        let (letter, is_escaped) = self.named()?;
+        let code = if letter == '?' && !is_escaped {
+            0x7f
+        } else {
+            u32::from(letter) & 0x9f
+        };
+        char::from_u32(code).ok_or("invalid code point value")
+    }
+
+    /// The character for which an escape is named, such as `a` in `\ca`; and whether the character is written as an escape, too.
+    fn named(&mut self) -> Result<(char, bool), &'static str> {
+        const NO_NAME: &str = "end pattern at control";
+        let next = self.rest.next().ok_or(NO_NAME)?;
+        if next != '\\' {
+            return Ok((next, false));
+        }
+        if self.names >= MOST_NESTED {
+            return Err("too deep nest level");
+        }
+        let next = self.rest.next().ok_or(NO_NAME)?;
+        self.names += 1;
+        let named = self.character(next);
+        self.names -= 1;
+        Ok((named?, true))
     }
 
     fn digits(&mut self, radix: u32, most: usize, start: u32) -> Result<u32, &'static str> {
@@ -319,6 +378,13 @@ impl Translator<'_> {
         }
     }
 
+    /// The bracket expression that `\w`, `\d` and the like mean; `None` for other letters.
+    fn set_of(&self, letter: char) -> Option<&'static str> {
+        let has_scripts = self.reading == Reading::Characters && self.mode.range == Range::Unicode;
+        let set = has_scripts.then(|| unicode_set_of(letter)).flatten();
+        set.or_else(|| ascii_set_of(letter))
+    }
+
     /// Translates a bracket expression, after its `[`.
     fn class(&mut self, depth: usize) -> Result<(), &'static str> {
         if depth > MOST_NESTED {
@@ -392,7 +458,11 @@ impl Translator<'_> {
             name.push(next);
         }
         self.rest.next();
-        let set = bracket(&name, self.reading).ok_or("invalid POSIX bracket type")?;
+        let reading = match self.mode.range {
+            Range::Ascii => Reading::Octets,
+            Range::Usual | Range::Unicode => self.reading,
+        };
+        let set = bracket(&name, reading).ok_or("invalid POSIX bracket type")?;
         self.bracket(set, is_not);
         Ok(())
     }
@@ -400,7 +470,7 @@ impl Translator<'_> {
     /// Translates an escape in a bracket expression, after its `\`. Returns whether it stands for a single character.
     fn escape_in_class(&mut self) -> Result<bool, &'static str> {
         let next = self.rest.next().ok_or("end pattern at escape")?;
-        if let Some(set) = set_of(next) {
+        if let Some(set) = self.set_of(next) {
             self.out.push_str(set);
             return Ok(false);
         }
@@ -423,8 +493,21 @@ impl Translator<'_> {
     }
 }
 
-/// The bracket expression that `\w`, `\d` and the like mean; `None` for other letters.
-const fn set_of(letter: char) -> Option<&'static str> {
+/// The bracket expression that `\w`, `\d` and the like mean with characters of all scripts; `None` for other letters.
+const fn unicode_set_of(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        'w' => "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]",
+        'W' => "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]",
+        'd' => "[\\p{Nd}]",
+        'D' => "[^\\p{Nd}]",
+        's' => "[\\p{White_Space}]",
+        'S' => "[^\\p{White_Space}]",
+        _ => return None,
+    })
+}
+
+/// The bracket expression that `\w`, `\d` and the like mean with ASCII characters; `None` for other letters.
+const fn ascii_set_of(letter: char) -> Option<&'static str> {
     Some(match letter {
         'w' => "[a-zA-Z0-9_]",
         'W' => "[^a-zA-Z0-9_]",

@@ -208,6 +208,53 @@ fn matches_and_patterns_tell_what_they_are() {
 }
 
 #[test]
+fn options_say_which_letters_are_letters() {
+    expect(&[
+        (r"'é'.match?(/\A\w\z/)", "false"),
+        (r"'é'.match?(/(?d)\A\w\z/)", "false"),
+        (r"'é'.match?(/(?u)\A\w\z/)", "true"),
+        (r"'éé'.match?(/\A(?u:\w)\w\z/)", "false"),
+        (r"'éa'.match?(/\A(?u:\w)\w\z/)", "true"),
+        (r"'é'.match?(/(?u)[^\W]/)", "true"),
+        (r"'é'.match?(/\A[[:alpha:]]\z/)", "true"),
+        (r"'é'.match?(/(?a)\A[[:alpha:]]\z/)", "false"),
+        (r"'a'.match?(/(?a)\A[[:alpha:]]\z/)", "true"),
+        (r"'٣'.match?(/\A\d\z/)", "false"),
+        (r"'٣'.match?(/(?u)\A\d\z/)", "true"),
+    ]);
+}
+
+#[test]
+fn control_characters_have_names() {
+    expect(&[
+        (r#""\x01" =~ /\ca/"#, "0"),
+        (r#""\x01" =~ /\C-a/"#, "0"),
+        (r#""\x7f" =~ /\C-?/"#, "0"),
+        (r#""\x1c" =~ /\C-\\/"#, "0"),
+        (r#""\x01" =~ /[\C-a-\C-c]/"#, "0"),
+        (r#""ø" =~ /\M-x/"#, "0"),
+        (r"Regexp.new('\C') rescue 1", "1"),
+        (r"Regexp.new('\M-') rescue 1", "1"),
+        (r"Regexp.new('\c' * 9999 + 'a') rescue 1", "1"),
+    ]);
+}
+
+#[test]
+fn a_search_that_fails_raises_in_match_p() {
+    expect(&[
+        (r"(/(a|a)*b\1c/.match?('a' * 40); 0) rescue 1", "1"),
+        (r"('a' * 40).match?(/(a|a)*b\1c/) rescue 1", "1"),
+        (r"/a/.match?(5) rescue 1", "1"),
+        (r"/a/.match?('a', a: 1) rescue 1", "1"),
+        (r"/a/.match?(:a)", "true"),
+        (r"/a/.match?('ba', 1)", "true"),
+        (r"$~ = nil; /a/.match?('a'); $~", "nil"),
+        (r"Regexp.compile('a', 'i').equal?(/a/i)", "true"),
+        (r"/a/.equal?(/a/i)", "false"),
+    ]);
+}
+
+#[test]
 fn a_pattern_that_cannot_be_compiled_raises() {
     let vm = vm();
     for text in [
@@ -217,6 +264,13 @@ fn a_pattern_that_cannot_be_compiled_raises() {
         "Regexp.new('*')",
         "Regexp.new('[b-a]')",
         r"Regexp.new('\p{Nothing}')",
+        // What Ruby has and the engine has not: docs/differences.md names these.
+        r"Regexp.new('\A(?<p>|.|(?:(?<c>.)\g<p>\k<c+0>))\z')",
+        r"Regexp.new('(?<a>(.)\g<a>?\k<a>)')",
+        r"Regexp.new('(?~a(?~b))')",
+        r"Regexp.new('\X')",
+        r"Regexp.new('\p{In_Basic_Latin}')",
+        r"Regexp.new('\xff')",
     ] {
         let got = evaluate(&vm, text);
         assert!(
