@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""How long scripts that never end hold up another client of the same worker: how far the slowest hundredth of that client's
+requests is above what it is without such scripts. `mruby.time-limit` is 50 ms. See "Limits" in docs/scripts.md.
+"""
+
+import argparse
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from harness import process
+
+# How much longer than without hostile scripts the slowest hundredth of the other client's requests may take.
+MOST_MS = 100.0
+# Each is the body of `lambda { |env| ... }`.
+SCRIPTS = [
+    "x = 0; while true; x += 1; end",
+    "loop {}",
+    "loop { begin; loop {}; rescue Exception; end }",
+    "begin; while true; end; ensure; while true; end; end",
+    "for i in 1..10**18; end",
+    "(1..10**18).inject(:+)",
+    "[3, 1, 2].sort { |a, b| while true; end }",
+    "eval('while true; end')",
+    "f = Fiber.new { loop {} }; f.resume",
+    "task { loop {} }; loop {}",
+    "'abc'.gsub(/b/) { loop {} }",
+    "'x' * (1 << 30)",
+    "s = 'x'; loop { s << s }",
+    "a = []; loop { a << 'x' * 1000 }",
+    "h = {}; i = 0; loop { h[i] = i; i += 1 }",
+    "a = []; loop { a << Object.new }",
+    "a = []; loop { f = Fiber.new { Fiber.yield }; f.resume; a << f }",
+    "f = lambda { f.call }; f.call",
+    "('a' * 5000 + 'b') =~ /\\A(?=(a+)+\\z)(a|a)*\\1c/; raise 'no match'",
+    "20_000.times { Fiber.new { Fiber.yield }.resume }; raise 'all abandoned'",
+    "o = Object.new; def o.to_s() loop {} end; [200, {o => 'x'}, []]",
+    "2000.times { task { sleep 0.01 } }; raise 'all wait'",
+]
+
+CONFIG = """num-threads: 1
+listen: {{host: 127.0.0.1, port: {port}}}
+mruby.time-limit: 50
+mruby.memory-limit: 67108864
+error-log: {dir}/error.log
+{user}hosts:
+  default:
+    paths:
+      /fine: {{mruby.handler: 'lambda {{ |env| [200, {{}}, ["fine"]] }}'}}
+"""
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def start(stack, arguments, directory):
+    port = free_port()
+    user = "user: root\n" if os.getuid() == 0 else ""
+    config = CONFIG.format(port=port, dir=directory, user=user)
+    for number, script in enumerate(SCRIPTS):
+        (directory / f"{number}.rb").write_text(f"lambda {{ |env| {script} }}\n")
+        config += f"      /{number}: {{mruby.handler-file: {directory}/{number}.rb}}\n"
+    (directory / "h2o.conf").write_text(config)
+    server = process.spawn(
+        [arguments.h2o, "-c", directory / "h2o.conf"],
+        arguments.server_core,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    stack.callback(process.stop, server)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return port
+        except OSError:
+            if time.monotonic() > deadline:
+                raise SystemExit("the server does not serve") from None
+            time.sleep(0.05)
+
+
+class Neighbour:
+    """The other client: it sends its next request when it has the response to the last one."""
+
+    def __init__(self, port):
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self):
+        """The milliseconds that a request takes."""
+        begun = time.monotonic()
+        self.sock.sendall(b"GET /fine HTTP/1.1\r\nhost: a\r\n\r\n")
+        received = b""
+        while not received.endswith(b"\r\n\r\nfine"):
+            piece = self.sock.recv(4096)
+            if not piece:
+                raise SystemExit(f"the other client is not served: {received!r}")
+            received += piece
+        if not received.startswith(b"HTTP/1.1 200 "):
+            raise SystemExit(f"the other client gets {received!r}")
+        return (time.monotonic() - begun) * 1000
+
+
+def has_ended(sock):
+    """Reads what has come. Returns whether the server has closed the connection."""
+    with selectors.DefaultSelector() as ready:
+        ready.register(sock, selectors.EVENT_READ)
+        while ready.select(0):
+            if not sock.recv(65536):
+                return True
+    return False
+
+
+def times_beside(neighbour, port, number):
+    """What the other client's requests take from the request for a hostile script until its response."""
+    times = []
+    with socket.create_connection(("127.0.0.1", port)) as hostile:
+        hostile.sendall(f"GET /{number} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+        while not has_ended(hostile):
+            times.append(neighbour.ask())
+    return times
+
+
+def share(times, part):
+    return sorted(times)[min(len(times) - 1, int(len(times) * part))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--h2o", default="target/release/h2o", help="the server's binary")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each script runs")
+    cores = sorted(os.sched_getaffinity(0))
+    parser.add_argument("--server-core", type=int, default=cores[-1])
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp())
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory)
+        port = start(stack, arguments, directory)
+        neighbour = Neighbour(port)
+        alone, beside, first = [], [], []
+        for _ in range(arguments.rounds):
+            alone += [neighbour.ask() for _ in range(50 * len(SCRIPTS))]
+            for number in range(len(SCRIPTS)):
+                times = times_beside(neighbour, port, number)
+                beside += times
+                first += times[:1]
+    normal, worst = share(alone, 0.99), share(first, 0.99)
+    print(f"alone: {share(alone, 0.5):.2f} ms (median), {normal:.2f} ms (slowest hundredth of {len(alone)})")
+    print(f"beside: {share(beside, 0.5):.2f} ms (median), {share(beside, 0.99):.2f} ms (slowest hundredth of {len(beside)})")
+    print(f"the request right behind each of {len(first)} hostile ones: {share(first, 0.5):.2f} ms, {worst:.2f} ms")
+    print(f"above normal: {worst - normal:.1f} ms, of at most {MOST_MS:.0f} ms")
+    return worst - normal > MOST_MS
+
+
+if __name__ == "__main__":
+    sys.exit(main())
