@@ -188,21 +188,25 @@ def table(entries):
         yield f"{entry['name']:{width}} {instructions:12.1f} {before:>9}  {change:>8}{mark}"
 
 
-def write_record(entries, now):
-    counts = {entry["name"]: entry["instructions"] for entry in entries}
-    RECORD.write_text(json.dumps({"recorded_with": now, "instructions": counts}, indent=2) + "\n")
+def write_record(entries, now, before=None):
+    """Writes the counts of these entries to the record; those `before` that are of other cases are kept."""
+    counts = {**(before or {}), **{entry["name"]: entry["instructions"] for entry in entries}}
+    ordered = dict(sorted(counts.items(), key=lambda item: item[0].split("/")[0]))
+    RECORD.write_text(json.dumps({"recorded_with": now, "instructions": ordered}, indent=2) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=["*"], help="only these: names or patterns such as 'hpack/*'")
-    parser.add_argument("--record", action="store_true", help="write the counts of all cases to micro/recorded.json")
+    parser.add_argument("--record", action="store_true", help="write the counts to micro/recorded.json")
     parser.add_argument("--list", action="store_true", help="list the cases")
     args = parser.parse_args()
-    if args.record and args.cases != ["*"]:
-        parser.error("all cases are recorded together")
 
     record = load_record()
+    is_partial = args.cases != ["*"]
+    if args.record and is_partial and differing(record["recorded_with"], toolchain()):
+        parser.error("the record was made with another toolchain: record all cases")
+    before = record["instructions"] if is_partial else {}
     record["instructions"] = {name: n for name, n in record["instructions"].items() if is_wanted(name, args.cases)}
     try:
         cases = all_cases(args.cases)
@@ -218,7 +222,7 @@ def main():
 
     print("\n".join(table(entries)))
     if args.record:
-        write_record(entries, now)
+        write_record(entries, now, before)
         return 0
     for remark in remarks(entries, record, now):
         print(remark, file=sys.stderr)

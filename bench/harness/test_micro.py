@@ -103,3 +103,7 @@ class Micro(unittest.TestCase):
                 self.assertEqual(
                     micro.load_record(), {"recorded_with": now, "instructions": {"text/mime": 990.5}}
                 )
+                micro.write_record([entry(980.0, 990.5)], now, {"text/mime": 990.5, "hpack/long": 5.0})
+                self.assertEqual(
+                    micro.load_record()["instructions"], {"hpack/long": 5.0, "text/mime": 980.0}
+                )
