@@ -120,6 +120,17 @@ impl Headers {
         }
     }
 
+    /// An empty block with room for `fields` fields, whose names and values have `len` bytes in total.
+    #[must_use]
+    pub fn with_room(fields: usize, len: usize) -> Self {
+        // A field's line also has a colon, a blank and a line break.
+        Self {
+            arena: Vec::with_capacity(len + 4 * fields),
+            entries: Vec::with_capacity(fields),
+            scattered: false,
+        }
+    }
+
     /// Removes all fields and their text; the memory is kept.
     #[inline]
     pub fn clear(&mut self) {

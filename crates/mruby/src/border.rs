@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::Value;
 use crate::ffi::{RawCall, State};
 use crate::function::{Arguments, Call, Leave};
+use crate::regexp;
 use crate::vm::Vm;
 
 /// The header in front of every Rust value that a Ruby object owns: the type of the value, and the function that drops it.
@@ -39,6 +40,15 @@ pub(crate) fn own<T: 'static>(value: T) -> *mut Header {
     Box::into_raw(Box::new(Owned { header, value })).cast()
 }
 
+/// Drops a value that [`own`] has moved to the heap.
+///
+/// # Safety
+/// [`own`] has returned the pointer, and nothing uses it any more.
+pub(crate) unsafe fn disown(pointer: *mut Header) {
+    // SAFETY: the header has the function for the type of its value.
+    unsafe { ((*pointer).drop)(pointer) };
+}
+
 /// Returns the value to which a pointer from [`own`] leads, if the value has the type `T`.
 ///
 /// # Safety
@@ -55,6 +65,9 @@ pub(crate) unsafe fn owned<'a, T: 'static>(pointer: *const Header) -> Option<&'a
 const RETURNED: c_int = 0;
 const RAISED: c_int = 1;
 const WAITS: c_int = 2;
+
+/// The result of [`h2o_mruby_is_match`] if it does not know.
+const UNKNOWN: c_int = -1;
 
 /// Calls the function with this number in the VM that runs on this thread.
 #[unsafe(no_mangle)]
@@ -100,6 +113,62 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
     status.unwrap_or(RAISED)
 }
 
+/// Whether the regular expression that a Ruby object owns matches a text: 1 or 0; -1 if the object owns something else, or if the search
+/// fails.
+#[unsafe(no_mangle)]
+extern "C" fn h2o_mruby_is_match(object: *const c_void, text: *const u8, len: usize) -> c_int {
+    let found = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the shim passes the pointer of a Ruby object, and a String that stays where it is as long as Ruby does not run.
+        let (object, text) = unsafe { (owned(object.cast()), slice_of(text, len)) };
+        Vm::with_current(|vm| regexp::is_match(vm, object?, text))
+    }));
+    found.ok().flatten().map_or(UNKNOWN, c_int::from)
+}
+
+/// Stores the kept regular expression with this source and these flags in `found`. Returns whether there is one.
+#[unsafe(no_mangle)]
+extern "C" fn h2o_mruby_kept_pattern(
+    source: *const u8,
+    len: usize,
+    flags: *const u8,
+    flags_len: usize,
+    found: *mut u64,
+) -> c_int {
+    let regexp = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the shim passes Strings that stay where they are as long as Ruby does not run.
+        let (source, flags) = unsafe { (slice_of(source, len), slice_of(flags, flags_len)) };
+        Vm::with_current(|vm| regexp::kept(vm, source, flags))
+    }));
+    let Ok(Some(regexp)) = regexp else {
+        return 0;
+    };
+    // SAFETY: the shim passes a place for the result.
+    unsafe { *found = regexp.0 };
+    1
+}
+
+/// The octets as text; `None` if they are not UTF-8. Most subjects of searches are short and ASCII, which is found out more quickly than
+/// whether other octets are UTF-8.
+pub(crate) fn as_text(octets: &[u8]) -> Option<&str> {
+    if octets.is_ascii() {
+        // SAFETY: ASCII is UTF-8.
+        return Some(unsafe { std::str::from_utf8_unchecked(octets) });
+    }
+    std::str::from_utf8(octets).ok()
+}
+
+/// The octets of a String.
+///
+/// # Safety
+/// `start` points to `len` octets that do not change during `'a`; it may be null if `len` is 0.
+pub(crate) unsafe fn slice_of<'a>(start: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller promises it.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
 /// The message of a panic.
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -122,9 +191,8 @@ pub(crate) fn is_collecting() -> bool {
 extern "C" fn h2o_mruby_drop(object: *mut c_void) {
     let before = COLLECTING.replace(true);
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        let header = object.cast::<Header>();
         // SAFETY: `own` has made the pointer, and the C shim passes it to this function only once.
-        unsafe { ((*header).drop)(header) };
+        unsafe { disown(object.cast()) };
     }));
     COLLECTING.set(before);
 }

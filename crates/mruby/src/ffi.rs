@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "the declarations are those of C functions")]
 
 use std::ffi::{c_char, c_double, c_int, c_ulong, c_void};
+use std::mem::MaybeUninit;
 
 /// A VM of mruby, `mrb_state` in C.
 #[repr(C)]
@@ -46,6 +47,28 @@ pub(crate) struct RawCall {
     pub(crate) result: u64,
 }
 
+/// A text of a response: `struct shim_text` in `shim.c`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RawText {
+    pub(crate) start: *const u8,
+    pub(crate) len: usize,
+}
+
+/// Most header fields of a response that [`shim_plain_response`] takes apart, and most pieces of its body.
+const MOST_FIELDS: usize = 16;
+const MOST_PIECES: usize = 4;
+
+/// A response that [`shim_plain_response`] has taken apart: `struct shim_response` in `shim.c`.
+#[repr(C)]
+pub(crate) struct RawResponse {
+    pub(crate) status: i64,
+    pub(crate) fields: usize,
+    pub(crate) pieces: usize,
+    pub(crate) field_texts: [MaybeUninit<[RawText; 2]>; MOST_FIELDS],
+    pub(crate) piece_texts: [MaybeUninit<RawText>; MOST_PIECES],
+}
+
 /// The operations of [`shim_run`]; they have the numbers of `enum op` in `shim.c`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -66,6 +89,8 @@ pub(crate) enum Op {
     ConstSet,
     Define,
     DefineSingleton,
+    DefineMatch,
+    DefinePattern,
     GlobalGet,
     GlobalSet,
     IvarGet,
@@ -81,7 +106,7 @@ pub(crate) enum Op {
     Freeze,
     Collect,
     ArraySet,
-    LazyHash,
+    Begin,
     Source,
     PlainHash,
 }
@@ -104,6 +129,7 @@ pub(crate) struct Work {
     pub(crate) line: c_int,
     pub(crate) fault: *mut Fault,
     pub(crate) watch: *mut Watch,
+    pub(crate) object: *mut c_void,
 }
 
 unsafe extern "C" {
@@ -124,6 +150,11 @@ unsafe extern "C" {
         values: *mut u64,
         most: usize,
     ) -> usize;
+    pub(crate) fn shim_plain_response(
+        mrb: *mut State,
+        value: u64,
+        response: *mut RawResponse,
+    ) -> c_int;
     pub(crate) fn shim_is_a(mrb: *mut State, value: u64, class: u64) -> c_int;
     pub(crate) fn shim_class_of(mrb: *mut State, value: u64) -> u64;
     pub(crate) fn shim_arena_save(mrb: *mut State) -> c_int;

@@ -43,5 +43,7 @@ pub use limits::Limit;
 pub use meter::Metered;
 pub use strand::{Finish, Ticket};
 pub use value::{Kind, Value};
-pub use vm::{CompileFault, Error, Options, Part, Rooted, Vm, check, version};
+pub use vm::{
+    CompileFault, Error, LazyHash, Options, Part, PlainResponse, Rooted, Vm, check, version,
+};
 pub use watchdog::{Report, report_to};

@@ -163,6 +163,73 @@ size_t shim_text_entries(mrb_state *mrb, uint64_t hash, uint64_t *values, size_t
   return entries.has_others ? SIZE_MAX : entries.count;
 }
 
+/* The texts of a response. The fields must be those of `RawText` and `RawResponse` in ffi.rs. */
+struct shim_text {
+  const char *start;
+  size_t len;
+};
+
+enum { MOST_FIELDS = 16, MOST_PIECES = 4 };
+
+struct shim_response {
+  int64_t status;
+  size_t fields; /* number of fields: each has its name and its value in `field_texts` */
+  size_t pieces; /* number of texts in `piece_texts`, which make the body */
+  struct shim_text field_texts[2 * MOST_FIELDS];
+  struct shim_text piece_texts[MOST_PIECES];
+};
+
+static struct shim_text text_of(mrb_value string)
+{
+  struct shim_text text = { RSTRING_PTR(string), (size_t)RSTRING_LEN(string) };
+  return text;
+}
+
+static int add_field(mrb_state *mrb, mrb_value name, mrb_value value, void *data)
+{
+  struct shim_response *response = data;
+  (void)mrb;
+  if (response->fields == MOST_FIELDS || !mrb_string_p(name) || !mrb_string_p(value)) {
+    response->fields = SIZE_MAX;
+    return 1;
+  }
+  response->field_texts[2 * response->fields] = text_of(name);
+  response->field_texts[2 * response->fields + 1] = text_of(value);
+  response->fields++;
+  return 0;
+}
+
+/* Takes a response apart that is an Array of an Integer, a Hash of a few Strings, and an Array of a few Strings. Returns 0 if it has another
+ * form. Runs no Ruby. */
+int shim_plain_response(mrb_state *mrb, uint64_t bits, struct shim_response *response)
+{
+  mrb_value value = cooked(bits), body;
+  const mrb_value *parts;
+  mrb_int i, count;
+  if (!mrb_array_p(value) || RARRAY_LEN(value) != 3)
+    return 0;
+  parts = RARRAY_PTR(value);
+  body = parts[2];
+  if (!mrb_integer_p(parts[0]) || !mrb_hash_p(parts[1]) || mrb_hash_ptr(parts[1])->c != mrb->hash_class || !mrb_array_p(body))
+    return 0;
+  count = RARRAY_LEN(body);
+  if (count > MOST_PIECES)
+    return 0;
+  response->status = mrb_integer(parts[0]);
+  response->fields = 0;
+  mrb_hash_foreach(mrb, mrb_hash_ptr(parts[1]), add_field, response);
+  if (response->fields == SIZE_MAX)
+    return 0;
+  for (i = 0; i < count; i++) {
+    mrb_value piece = RARRAY_PTR(body)[i];
+    if (!mrb_string_p(piece))
+      return 0;
+    response->piece_texts[i] = text_of(piece);
+  }
+  response->pieces = (size_t)count;
+  return 1;
+}
+
 int shim_is_a(mrb_state *mrb, uint64_t value, uint64_t class)
 {
   return mrb_obj_is_kind_of(mrb, cooked(value), mrb_class_ptr(cooked(class)));
@@ -275,6 +342,47 @@ static mrb_value stub(mrb_state *mrb, mrb_value self)
   }
 }
 
+/* Whether the regular expression of `object` matches a text: 1 or 0; -1 if the search must be done by the method of Rust, which takes all
+ * arguments and raises the exception of a search that fails. */
+extern int h2o_mruby_is_match(void *object, const char *text, size_t len);
+
+/* The method `match?` of regular expressions and of Strings. Scripts call it for each request, so the usual case, one argument of the usual
+ * kind, needs neither the records of a call nor the search for its function. */
+static mrb_value is_match(mrb_state *mrb, mrb_value self)
+{
+  if (mrb_get_argc(mrb) == 1 && mrb->c->ci->nk == 0) {
+    mrb_value other = *mrb_get_argv(mrb);
+    mrb_value text = mrb_string_p(self) ? self : other;
+    void *object = shim_object(raw(mrb_string_p(self) ? other : self));
+    if (object && mrb_string_p(text)) {
+      int found = h2o_mruby_is_match(object, RSTRING_PTR(text), (size_t)RSTRING_LEN(text));
+      if (found >= 0)
+        return mrb_bool_value(found);
+    }
+  }
+  return stub(mrb, self);
+}
+
+/* Stores the kept regular expression with this source and these flags in `regexp`. Returns whether there is one. */
+extern int h2o_mruby_kept_pattern(const char *source, size_t len, const char *flags, size_t flags_len, uint64_t *regexp);
+
+/* `Regexp.compile`, which the code of a literal calls at each evaluation. */
+static mrb_value pattern(mrb_state *mrb, mrb_value self)
+{
+  mrb_int count = mrb_get_argc(mrb);
+  if ((count == 1 || count == 2) && mrb->c->ci->nk == 0) {
+    const mrb_value *arguments = mrb_get_argv(mrb);
+    mrb_value source = arguments[0], flags = arguments[count - 1];
+    if (mrb_string_p(source) && mrb_string_p(flags)) {
+      size_t flags_len = count == 2 ? (size_t)RSTRING_LEN(flags) : 0;
+      uint64_t regexp;
+      if (h2o_mruby_kept_pattern(RSTRING_PTR(source), (size_t)RSTRING_LEN(source), RSTRING_PTR(flags), flags_len, &regexp))
+        return cooked(regexp);
+    }
+  }
+  return stub(mrb, self);
+}
+
 /* The running fiber if it is a strand, that is, of `class`; nil otherwise, since the fibers of scripts cannot wait. `can_wait` is set to whether
  * the strand can wait here: no function of C may be between its first frame and the current one. */
 uint64_t shim_current_strand(mrb_state *mrb, uint64_t class, int *can_wait)
@@ -347,6 +455,8 @@ enum op {
   OP_CONST_SET_,
   OP_DEFINE_,
   OP_DEFINE_SINGLETON_,
+  OP_DEFINE_MATCH_,
+  OP_DEFINE_PATTERN_,
   OP_GLOBAL_GET_,
   OP_GLOBAL_SET_,
   OP_IVAR_GET_,
@@ -362,7 +472,7 @@ enum op {
   OP_FREEZE_,
   OP_COLLECT_,
   OP_ARRAY_SET_,
-  OP_LAZY_HASH_,
+  OP_BEGIN_,
   OP_SOURCE_,
   OP_PLAIN_HASH_,
 };
@@ -381,6 +491,7 @@ struct shim_work {
   int line;
   struct shim_fault *fault;
   struct shim_watch *watch;
+  void *object;
 };
 
 static struct RClass *class_or(mrb_state *mrb, uint64_t bits, struct RClass *other)
@@ -390,14 +501,27 @@ static struct RClass *class_or(mrb_state *mrb, uint64_t bits, struct RClass *oth
   return mrb_nil_p(value) ? other : mrb_class_ptr(value);
 }
 
-static mrb_value define(mrb_state *mrb, struct RClass *class, mrb_sym name, int64_t function)
+static mrb_value define(mrb_state *mrb, struct RClass *class, mrb_sym name, mrb_func_t begin, int64_t function)
 {
   mrb_value index = mrb_int_value(mrb, function);
-  struct RProc *proc = mrb_proc_new_cfunc_with_env(mrb, stub, 1, &index);
+  struct RProc *proc = mrb_proc_new_cfunc_with_env(mrb, begin, 1, &index);
   mrb_method_t method;
   MRB_METHOD_FROM_PROC(method, proc);
   mrb_define_method_raw(mrb, class, name, method);
   return mrb_nil_value();
+}
+
+/* A new lazy Hash of the class `classes[0]`, whose source is a new object of the class `classes[1]` that owns `work->object`. The source is
+ * the entry with the key `key`, since a table of instance variables would cost two more allocations. */
+static mrb_value lazy_hash(mrb_state *mrb, struct shim_work *work, const mrb_value *classes, mrb_value key)
+{
+  mrb_value source = mrb_obj_value(mrb_data_object_alloc(mrb, mrb_class_ptr(classes[1]), NULL, &object_type));
+  mrb_value hash = mrb_hash_new(mrb);
+  mrb_hash_set(mrb, hash, key, source);
+  mrb_hash_ptr(hash)->c = mrb_class_ptr(classes[0]);
+  DATA_PTR(source) = work->object;
+  work->object = NULL;
+  return hash;
 }
 
 static mrb_value compile(mrb_state *mrb, struct shim_work *work)
@@ -456,20 +580,14 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_HASH_KEYS_:
     /* A subclass of Hash may make its entries when they are read, so its method is called. */
     return mrb_hash_ptr(a)->c == mrb->hash_class ? mrb_hash_keys(mrb, a) : mrb_funcall(mrb, a, "keys", 0);
-  case OP_LAZY_HASH_: {
-    mrb_value hash = mrb_hash_new(mrb);
-    mrb_hash_ptr(hash)->c = mrb_class_ptr(a);
-    mrb_iv_set(mrb, hash, mrb_symbol(c), b);
-    return hash;
-  }
-  case OP_SOURCE_: return mrb_iv_get(mrb, a, mrb_symbol(c));
+  case OP_SOURCE_: return mrb_hash_fetch(mrb, a, c, mrb_nil_value());
   case OP_PLAIN_HASH_: {
     mrb_value before[2];
+    mrb_hash_delete_key(mrb, a, c);
     before[0] = mrb_hash_keys(mrb, a);
     before[1] = mrb_hash_values(mrb, a);
     b = mrb_ary_new_from_values(mrb, 2, before);
     mrb_hash_clear(mrb, a);
-    mrb_iv_remove(mrb, a, mrb_symbol(c));
     mrb_hash_ptr(a)->c = mrb->hash_class;
     return b;
   }
@@ -494,9 +612,12 @@ static mrb_value run(mrb_state *mrb, void *data)
     mrb_const_set(mrb, mrb_nil_p(a) ? mrb_obj_value(mrb->object_class) : a, NAME, b);
     return b;
   }
-  case OP_DEFINE_: return define(mrb, mrb_class_ptr(a), NAME, (int64_t)work->count);
+  case OP_DEFINE_: return define(mrb, mrb_class_ptr(a), NAME, stub, (int64_t)work->count);
   case OP_DEFINE_SINGLETON_:
-    return define(mrb, mrb_class_ptr(mrb_singleton_class(mrb, a)), NAME, (int64_t)work->count);
+    return define(mrb, mrb_class_ptr(mrb_singleton_class(mrb, a)), NAME, stub, (int64_t)work->count);
+  case OP_DEFINE_MATCH_: return define(mrb, mrb_class_ptr(a), NAME, is_match, (int64_t)work->count);
+  case OP_DEFINE_PATTERN_:
+    return define(mrb, mrb_class_ptr(mrb_singleton_class(mrb, a)), NAME, pattern, (int64_t)work->count);
   case OP_GLOBAL_GET_: return mrb_gv_get(mrb, NAME);
   case OP_GLOBAL_SET_: mrb_gv_set(mrb, NAME, a); return a;
   case OP_IVAR_GET_: return mrb_iv_get(mrb, a, NAME);
@@ -505,6 +626,7 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_INTEGER_: return mrb_int_value(mrb, (mrb_int)work->a);
   case OP_OBJECT_: return mrb_obj_value(mrb_data_object_alloc(mrb, mrb_class_ptr(a), NULL, &object_type));
   case OP_EXCEPTION_: return mrb_exc_new(mrb, mrb_class_ptr(a), work->text, (mrb_int)work->len);
+  case OP_BEGIN_: c = lazy_hash(mrb, work, values, c); /* fall through */
   case OP_RESUME_: {
     mrb_value arguments[2];
     arguments[0] = a;

@@ -3,13 +3,16 @@
 //! A strand is a loop in Ruby that runs one job after another (`prelude/core.rb`). It catches every exception itself, since
 //! an exception that leaves a fiber which C has resumed would corrupt the stack of mruby 3.1.
 
+#![expect(unsafe_code, reason = "objects of Rust are handed to the shim")]
+
 use std::rc::{Rc, Weak};
 
 use rustc_hash::FxHashMap;
 
+use crate::border;
 use crate::ffi::Op;
 use crate::function::Leave;
-use crate::vm::Rooted;
+use crate::vm::{LazyHash, Rooted};
 use crate::{Value, Vm};
 
 /// Maximum number of idle strands that are kept.
@@ -76,13 +79,21 @@ pub(crate) struct Strand {
 /// The strands that wait for a job, by the objects that they call.
 #[derive(Default)]
 pub(crate) struct IdleStrands {
+    /// The strand that has become idle last, and what it calls: most often the next job is for it.
+    last: Option<(Value, Value)>,
     by_callable: FxHashMap<u64, Vec<Value>>,
     count: usize,
 }
 
 impl IdleStrands {
     fn take(&mut self, callable: Value) -> Option<Value> {
-        let strand = self.by_callable.get_mut(&callable.0)?.pop()?;
+        let strand = match self.last {
+            Some((called, strand)) if called == callable => {
+                self.last = None;
+                strand
+            }
+            _ => self.by_callable.get_mut(&callable.0)?.pop()?,
+        };
         self.count -= 1;
         Some(strand)
     }
@@ -93,7 +104,9 @@ impl IdleStrands {
             return false;
         }
         self.count += 1;
-        self.by_callable.entry(callable.0).or_default().push(strand);
+        if let Some((callable, strand)) = self.last.replace((callable, strand)) {
+            self.by_callable.entry(callable.0).or_default().push(strand);
+        }
         true
     }
 }
@@ -104,19 +117,59 @@ impl Vm {
     ///
     /// A function that Ruby calls may call this method, too; its caller continues afterwards.
     pub fn spawn(&self, callable: Value, argument: Value, context: u64, finish: Rc<dyn Finish>) {
-        let arena = self.enter();
+        let _arena = self.enter();
+        if let Some(strand) = self.prepare_strand(callable, context, finish) {
+            self.go_on(strand, argument);
+        }
+    }
+
+    /// Like [`Vm::spawn`]; the argument is a new lazy Hash, which owns `source`.
+    pub fn spawn_lazy<T: 'static>(
+        &self,
+        callable: Value,
+        hash: LazyHash,
+        source: T,
+        context: u64,
+        finish: Rc<dyn Finish>,
+    ) {
+        let _arena = self.enter();
+        let Some(strand) = self.prepare_strand(callable, context, finish) else {
+            return;
+        };
+        self.run_strand(strand, |vm| {
+            let source = border::own(source);
+            let mut work = vm.work(Op::Begin);
+            (work.a, work.b, work.c) = (strand.0, vm.resume_name.get(), vm.source_name.get());
+            work.values = (&raw const hash).cast();
+            work.object = source.cast();
+            let result = vm.execute(&mut work);
+            if !work.object.is_null() {
+                // SAFETY: there was no memory for the Hash, so nothing owns the source.
+                unsafe { border::disown(source) };
+            }
+            result
+        });
+    }
+
+    /// Gives a strand that calls `callable` a job. If there is no memory for a strand, `finish` receives the exception.
+    fn prepare_strand(
+        &self,
+        callable: Value,
+        context: u64,
+        finish: Rc<dyn Finish>,
+    ) -> Option<Value> {
         match self.strand_for(callable) {
             Ok(strand) => {
                 if let Some(known) = self.strands.borrow_mut().get_mut(&strand.0) {
                     (known.job, known.context, known.is_idle) = (Some(finish), context, false);
                 }
-                self.go_on(strand, argument);
+                Some(strand)
             }
             Err(exception) => {
                 let _ = finish.finish(self, Err(exception));
+                None
             }
         }
-        drop(arena);
     }
 
     /// Resumes a strand that waits: the method in which it waits returns `value`. If the value is an exception, the methods
@@ -182,6 +235,15 @@ impl Vm {
     }
 
     fn go_on(&self, strand: Value, value: Value) {
+        self.run_strand(strand, |vm| {
+            vm.run(Op::Resume, |work| {
+                (work.a, work.b, work.c) = (strand.0, vm.resume_name.get(), value.0);
+            })
+        });
+    }
+
+    /// Runs a strand by an operation of the shim, which resumes it.
+    fn run_strand(&self, strand: Value, resume: impl FnOnce(&Self) -> Result<Value, Value>) {
         self.paused.set(Value::nil().0);
         let depth = self.depth.get();
         if depth >= DEEPEST {
@@ -190,9 +252,7 @@ impl Vm {
             return;
         }
         self.depth.set(depth + 1);
-        let result = self.run(Op::Resume, |work| {
-            (work.a, work.b, work.c) = (strand.0, self.resume_name.get(), value.0);
-        });
+        let result = resume(self);
         self.depth.set(depth);
         if result.is_ok() && self.paused.get() == strand.0 {
             return;

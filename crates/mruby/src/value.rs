@@ -4,6 +4,7 @@ use crate::ffi;
 
 /// A value of Ruby: 64 bits, without a lifetime. The documentation of the crate says how long it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub struct Value(pub(crate) u64);
 
 /// The kind of a value.

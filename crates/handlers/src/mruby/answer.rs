@@ -1,13 +1,13 @@
 //! Turns the value that a script returns into a response.
 
 use std::borrow::Cow;
-use std::rc::Rc;
+use std::rc::Weak;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, LinkHeaderUse, Outcome, Response};
 use h2o_http::{Headers, Known, Method, Name, StatusCode};
-use h2o_mruby::{Kind, Leave, Value, Vm};
+use h2o_mruby::{Kind, Leave, PlainResponse, Value, Vm};
 
 use super::body::{self, ScriptBody};
 use super::content;
@@ -17,7 +17,7 @@ use super::objects::RequestState;
 /// The result of a call of a script's app.
 pub(super) enum Answer {
     /// A response. If its status is 399, its headers are added to the response of the later handlers.
-    Response(Box<ScriptResponse>),
+    Response(ScriptResponse),
     /// An exception, as the text `MESSAGE (CLASS)`.
     Raised(String),
 }
@@ -67,7 +67,11 @@ const DELEGATES: u16 = 399;
 ///
 /// # Errors
 /// The exception that the script gets if the value is no valid response.
-pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<Answer, Leave> {
+pub(super) fn read(vm: &Vm, value: Value, request: &Weak<RequestState>) -> Result<Answer, Leave> {
+    // Most scripts return a status, a few Strings as fields and a few as body, which can be read without asking Ruby for each part.
+    if let Some(answer) = vm.with_plain_response(value, read_plain) {
+        return answer;
+    }
     let parts = vm.with_elements(value, |parts| {
         [0, 1, 2].map(|index: usize| parts.get(index).copied().unwrap_or_else(Value::nil))
     });
@@ -83,18 +87,63 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Rc<RequestState>) -> Result<
         body => match content::take_body(vm, body)? {
             Some(body) => (BodyKind::HandedOn, body),
             None => {
-                let source = body::start(vm, body, request)?;
+                let request = request.upgrade();
+                let request = request.ok_or_else(|| Leave::runtime("the request has ended"))?;
+                let source = body::start(vm, body, &request)?;
                 (BodyKind::Script, Body::Stream(Box::new(source)))
             }
         },
     };
-    Ok(Answer::Response(Box::new(ScriptResponse {
+    Ok(Answer::Response(ScriptResponse {
         status,
         fields,
         body,
         kind,
         reason: None,
-    })))
+    }))
+}
+
+fn read_plain(response: &PlainResponse<'_>) -> Result<Answer, Leave> {
+    let status = status_of(response.status())?;
+    let lens = response
+        .fields()
+        .map(|(name, value)| name.len() + value.len());
+    let mut fields = Fields {
+        headers: Headers::with_room(lens.clone().count(), lens.sum()),
+        ..Fields::default()
+    };
+    for (name, value) in response.fields() {
+        read_text(name, value, &mut |name, value| fields.add(name, value))?;
+    }
+    let body = if status.as_u16() == DELEGATES {
+        Body::Empty
+    } else {
+        let mut content = Vec::with_capacity(response.pieces().map(<[u8]>::len).sum());
+        for piece in response.pieces() {
+            content.extend_from_slice(piece);
+        }
+        body_of(content)
+    };
+    Ok(Answer::Response(ScriptResponse {
+        status,
+        fields,
+        body,
+        kind: BodyKind::Array,
+        reason: None,
+    }))
+}
+
+fn status_of(number: i64) -> Result<StatusCode, Leave> {
+    let status = u16::try_from(number).ok().and_then(StatusCode::new);
+    status.ok_or_else(|| Leave::runtime("status returned from rack app is out of range"))
+}
+
+fn body_of(content: Vec<u8>) -> Body {
+    if content.is_empty() {
+        Body::Empty
+    } else {
+        Body::Bytes(Bytes::from(content))
+    }
 }
 
 /// Turns the response of a sub-request into the result of a script, as if the script had returned its parts.
@@ -105,13 +154,13 @@ pub(super) fn of_response(response: Response) -> Answer {
         fields.add(field.name.as_str(), field.value);
     }
     fields.length = response.length;
-    Answer::Response(Box::new(ScriptResponse {
+    Answer::Response(ScriptResponse {
         status: response.status,
         fields,
         body: response.body,
         kind: BodyKind::HandedOn,
         reason: Some(reason.into()),
-    }))
+    })
 }
 
 fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
@@ -133,10 +182,8 @@ fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
             )));
         }
     };
-    number
-        .and_then(|number| u16::try_from(number).ok())
-        .and_then(StatusCode::new)
-        .ok_or_else(|| Leave::runtime("status returned from rack app is out of range"))
+    // A Float that no Integer is equal to is out of range.
+    status_of(number.unwrap_or(-1))
 }
 
 /// Reads an Array as a body: its elements are joined.
@@ -153,11 +200,7 @@ fn read_array(vm: &Vm, array: Value) -> Result<Body, Leave> {
             content.extend_from_slice(&vm.text_of(element).map_err(Leave::Raise)?);
         }
     }
-    Ok(if content.is_empty() {
-        Body::Empty
-    } else {
-        Body::Bytes(Bytes::from(content))
-    })
+    Ok(body_of(content))
 }
 
 /// Calls `add` with every field of a Hash, of an Array of pairs, or of another object with the method `each`. A value
@@ -236,18 +279,17 @@ pub(super) fn read_field(
 
 /// Calls `add` with each line of a value of one field.
 fn read_text(name: &[u8], value: &[u8], add: &mut dyn FnMut(&str, &[u8])) -> Result<(), Leave> {
-    // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
-    if !h2o_http::is_token(name) {
-        let shown = name.to_ascii_lowercase();
-        let shown = shown.escape_ascii();
-        return Err(Leave::argument(format!("invalid header name: {shown}")));
-    }
-    let name = std::str::from_utf8(name).map_err(|_| Leave::argument("invalid header name"))?;
-    let name = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(name)
+    // Most names are well-known ones in lower case, which need no further look.
+    let name = match Known::from_lower(name) {
+        Some(known) => Cow::Borrowed(known.as_str()),
+        None => lower_name(name)?,
     };
+    // Most values are one line, and all octets can be compared at once.
+    let has_controls = |found, octet: &u8| found | (*octet < b' ');
+    if !value.iter().fold(false, has_controls) {
+        add(&name, value);
+        return Ok(());
+    }
     for line in value.split(|byte| *byte == b'\n') {
         if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
             return Err(Leave::argument(format!("invalid value of header {name}")));
@@ -255,6 +297,22 @@ fn read_text(name: &[u8], value: &[u8], add: &mut dyn FnMut(&str, &[u8])) -> Res
         add(&name, line);
     }
     Ok(())
+}
+
+/// The name of a field in lower case.
+fn lower_name(name: &[u8]) -> Result<Cow<'_, str>, Leave> {
+    // An invalid field name, such as one with a line break, could end the response's head early or begin another field.
+    if !h2o_http::is_token(name) {
+        let shown = name.to_ascii_lowercase();
+        let shown = shown.escape_ascii();
+        return Err(Leave::argument(format!("invalid header name: {shown}")));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| Leave::argument("invalid header name"))?;
+    Ok(if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    })
 }
 
 impl Fields {
@@ -290,7 +348,7 @@ pub(super) fn deliver(exchange: &mut Exchange, request: &RequestState, answer: A
             exchange.note_error("h2o_mruby", &text);
             return Outcome::Done(failure(exchange));
         }
-        Answer::Response(response) => *response,
+        Answer::Response(response) => response,
     };
     for (name, value) in &answer.fields.variables {
         exchange.set_env(name, value);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use h2o_exchange::{Address, Exchange, LocalSite, Reroutes, Route, ServerSoftware};
 use h2o_http::{Known, Name, RequestHead, Version};
-use h2o_mruby::{Leave, Rooted, Value, Vm};
+use h2o_mruby::{LazyHash, Leave, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
 use super::objects::{ClassCell, Classes, RequestState};
@@ -35,27 +35,68 @@ impl Keys {
     }
 }
 
-/// Creates the Hash that describes a request.
-pub(super) fn build(
-    vm: &Vm,
-    exchange: &Exchange,
-    state: &Rc<RequestState>,
-) -> Result<Value, Value> {
-    let cell = vm.local::<ClassCell>();
-    let classes = classes(vm, &cell)?;
-    let request = Request {
-        head: exchange.request.clone(),
-        peer: exchange.client_address(),
-        site: Rc::downgrade(&exchange.site),
-        route: exchange.route,
-        variables: exchange.env.clone(),
-        reroutes: exchange.reroutes,
-        is_early: exchange.is_early,
-        is_sub_request: exchange.sub_request.is_some(),
-        state: Rc::clone(state),
-    };
-    let source = vm.object(classes.source.value(), request)?;
-    vm.lazy_hash(classes.env.value(), source)
+/// Most facts about past requests that a VM keeps, and the largest head of a request among them in bytes.
+const KEPT_FACTS: usize = 256;
+const LARGEST_KEPT_HEAD: usize = 2048;
+
+/// Makes the sources of the Hashes that describe requests.
+pub(super) struct EnvMaker {
+    /// The classes of the Hashes and their sources.
+    pub(super) hash: LazyHash,
+    spare: Rc<SpareFacts>,
+}
+
+/// Facts whose Hashes the garbage collector has freed: the next requests use their memory.
+#[derive(Default)]
+struct SpareFacts(RefCell<Vec<Rc<Facts>>>);
+
+impl EnvMaker {
+    /// Returns `None` if the classes are not defined.
+    pub(super) fn new(vm: &Vm) -> Option<Self> {
+        let cell = vm.local::<ClassCell>();
+        let classes = cell.0.get()?;
+        Some(Self {
+            hash: LazyHash {
+                class: classes.env.value(),
+                source_class: classes.source.value(),
+            },
+            spare: Rc::default(),
+        })
+    }
+
+    /// The source of the Hash that describes a request.
+    pub(super) fn source(&self, exchange: &Exchange, state: &Rc<RequestState>) -> Request {
+        let spare = self.spare.0.borrow_mut().pop();
+        let mut facts = spare.unwrap_or_default();
+        if let Some(facts) = Rc::get_mut(&mut facts) {
+            facts.head.copy_from(&exchange.request);
+            facts.peer = exchange.client_address();
+            facts.site = Rc::downgrade(&exchange.site);
+            facts.route = exchange.route;
+            facts.variables.clone_from(&exchange.env);
+            facts.reroutes = exchange.reroutes;
+            facts.is_early = exchange.is_early;
+            facts.is_sub_request = exchange.sub_request.is_some();
+        }
+        Request {
+            facts,
+            state: Rc::clone(state),
+            spare: Rc::clone(&self.spare),
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let mut spare = self.spare.0.borrow_mut();
+        if spare.len() < KEPT_FACTS
+            && self.facts.head.headers.retained() <= LARGEST_KEPT_HEAD
+            && let Some(facts) = Rc::get_mut(&mut self.facts)
+        {
+            facts.variables.clear();
+            spare.push(Rc::clone(&self.facts));
+        }
+    }
 }
 
 fn classes<'a>(vm: &Vm, cell: &'a ClassCell) -> Result<&'a Classes, Value> {
@@ -68,7 +109,7 @@ fn classes<'a>(vm: &Vm, cell: &'a ClassCell) -> Result<&'a Classes, Value> {
     })
 }
 
-/// Defines methods of `class`, to which [lazy Hashes](Vm::lazy_hash) belong, in Rust; the others are defined in
+/// Defines methods of `class`, to which [lazy Hashes](LazyHash) belong, in Rust; the others are defined in
 /// `prelude.rb`.
 pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
     // Ruby calls this method for a key whose entry does not exist yet; it makes the entry.
@@ -123,8 +164,15 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     })?
 }
 
-/// The facts about a request from which the entries are made. They are a copy, because scripts may keep the Hash.
-struct Request {
+/// The source of a Hash. It has a copy of the facts, because scripts may keep the Hash.
+pub(super) struct Request {
+    facts: Rc<Facts>,
+    state: Rc<RequestState>,
+    spare: Rc<SpareFacts>,
+}
+
+/// The facts about a request from which the entries are made.
+struct Facts {
     head: RequestHead,
     peer: Address,
     /// A weak reference: the VM belongs to the configuration, and keeps the Hash until it collects garbage.
@@ -134,7 +182,21 @@ struct Request {
     reroutes: Reroutes,
     is_early: bool,
     is_sub_request: bool,
-    state: Rc<RequestState>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            head: RequestHead::default(),
+            peer: Address::Unix,
+            site: Weak::new(),
+            route: Route::default(),
+            variables: Vec::new(),
+            reroutes: Reroutes::default(),
+            is_early: false,
+            is_sub_request: false,
+        }
+    }
 }
 
 /// The keys before those of request variables. The method `value` tells which of them a request has.
@@ -173,12 +235,12 @@ const LAST: [&str; 11] = [
 impl Request {
     /// The keys in the order of the Hash. A key may be there twice, or have no value.
     fn keys(&self) -> Vec<Cow<'_, [u8]>> {
-        let mut keys: Vec<Cow<'_, [u8]>> = Vec::with_capacity(32 + self.head.headers.len());
+        let mut keys: Vec<Cow<'_, [u8]>> = Vec::with_capacity(32 + self.facts.head.headers.len());
         keys.extend(FIRST.map(|key| Cow::Borrowed(key.as_bytes())));
         keys.push(Cow::Borrowed(b"h2o.is_ech"));
-        let variables = self.variables.iter();
+        let variables = self.facts.variables.iter();
         keys.extend(variables.map(|(name, _)| Cow::Borrowed(name.as_bytes())));
-        let fields = self.head.headers.iter();
+        let fields = self.facts.head.headers.iter();
         let mut names: Vec<&str> = fields.map(|field| field.name.as_str()).collect();
         names.sort_unstable_by_key(|name| (name.len(), *name));
         names.dedup();
@@ -193,13 +255,13 @@ impl Request {
         if found.is_some() {
             return Ok(found);
         }
-        if key == b"HTTP_EARLY_DATA" && self.is_early && !self.has_early_data() {
+        if key == b"HTTP_EARLY_DATA" && self.facts.is_early && !self.has_early_data() {
             return vm.string("1").map(Some);
         }
         if let Some(value) = self.field(key) {
             return vm.string(&*value).map(Some);
         }
-        let mut variables = self.variables.iter().rev();
+        let mut variables = self.facts.variables.iter().rev();
         if let Some((_, value)) = variables.find(|(name, _)| name.as_bytes() == key) {
             return vm.string(&**value).map(Some);
         }
@@ -207,17 +269,22 @@ impl Request {
     }
 
     fn has_early_data(&self) -> bool {
-        self.head.headers.get(Known::EarlyData).is_some()
+        self.facts.head.headers.get(Known::EarlyData).is_some()
     }
 
     /// The values of entries that no field and no variable of the same name replaces.
     fn of_server(&self, vm: &Vm, key: &[u8]) -> Result<Option<Value>, Value> {
         let value = match key {
-            b"rack.url_scheme" => vm.string(self.head.scheme.as_str())?,
+            b"rack.url_scheme" => vm.string(self.facts.head.scheme.as_str())?,
             b"rack.multithread" | b"rack.run_once" | b"rack.hijack?" => Value::boolean(false),
             b"rack.multiprocess" => Value::boolean(true),
             b"rack.errors" => self.object(vm, |classes| &classes.errors)?,
-            b"rack.early_hints" => self.object(vm, |classes| &classes.hints)?,
+            b"rack.early_hints" => {
+                if self.facts.head.headers.get(Known::NoEarlyHints) == Some(b"1") {
+                    self.state.refuse_hints();
+                }
+                self.object(vm, |classes| &classes.hints)?
+            }
             b"SERVER_SOFTWARE" => {
                 let software = self.site(vm)?.settings.peek::<ServerSoftware>();
                 let software = software.as_ref().and_then(|software| software.0.as_deref());
@@ -225,12 +292,12 @@ impl Request {
             }
             b"h2o.remaining_delegations" => {
                 let limit = self.site(vm)?.reroute_limits.delegations;
-                let left = limit.saturating_sub(self.reroutes.delegations);
+                let left = limit.saturating_sub(self.facts.reroutes.delegations);
                 vm.integer(left.into())?
             }
             b"h2o.remaining_reprocesses" => {
                 let limit = self.site(vm)?.reroute_limits.reprocesses;
-                let left = limit.saturating_sub(self.reroutes.reprocesses);
+                let left = limit.saturating_sub(self.facts.reroutes.reprocesses);
                 vm.integer(left.into())?
             }
             _ => return Ok(None),
@@ -246,26 +313,28 @@ impl Request {
             Some(Address::Unix) | None => Ok(None),
         };
         match key {
-            b"REQUEST_METHOD" => text(self.head.method.as_str().as_bytes()),
+            b"REQUEST_METHOD" => text(self.facts.head.method.as_str().as_bytes()),
             b"SCRIPT_NAME" => text(self.script_name(&*self.site(vm)?)),
             b"PATH_INFO" => text(self.path_info(&*self.site(vm)?)),
             b"QUERY_STRING" => {
-                let query = self.head.query();
+                let query = self.facts.head.query();
                 text(query.strip_prefix(b"?").unwrap_or(query))
             }
-            b"SERVER_NAME" => text(self.site(vm)?.host(self.route).name.name.as_bytes()),
-            b"SERVER_PROTOCOL" => text(self.head.version.as_str().as_bytes()),
+            b"SERVER_NAME" => text(self.site(vm)?.host(self.facts.route).name.name.as_bytes()),
+            b"SERVER_PROTOCOL" => text(self.facts.head.version.as_str().as_bytes()),
             b"SERVER_ADDR" => address(self.state.local_address(), |of| of.ip().to_string()),
             b"SERVER_PORT" => address(self.state.local_address(), |of| of.port().to_string()),
-            b"HTTP_HOST" => text(self.head.authority()),
+            b"HTTP_HOST" => text(self.facts.head.authority()),
             b"CONTENT_LENGTH" => match self.state.body_len() {
                 Some(len) => text(len.to_string().as_bytes()),
                 None => Ok(None),
             },
             b"rack.input" => self.input(vm),
-            b"REMOTE_ADDR" => address(Some(self.peer), |of| of.ip().to_string()),
-            b"REMOTE_PORT" => address(Some(self.peer), |of| of.port().to_string()),
-            b"h2o.get_rtt" if self.head.version == Version::Http2 && !self.is_sub_request => {
+            b"REMOTE_ADDR" => address(Some(self.facts.peer), |of| of.ip().to_string()),
+            b"REMOTE_PORT" => address(Some(self.facts.peer), |of| of.port().to_string()),
+            b"h2o.get_rtt"
+                if self.facts.head.version == Version::Http2 && !self.facts.is_sub_request =>
+            {
                 self.object(vm, |classes| &classes.get_rtt).map(Some)
             }
             b"h2o.is_ech" => self.object(vm, |classes| &classes.is_ech).map(Some),
@@ -296,18 +365,18 @@ impl Request {
                 "the configuration of this script was replaced",
             )
         };
-        self.site.upgrade().ok_or_else(replaced)
+        self.facts.site.upgrade().ok_or_else(replaced)
     }
 
     fn script_name<'a>(&self, site: &'a LocalSite) -> &'a [u8] {
-        let key = &site.path(self.route).path;
+        let key = &site.path(self.facts.route).path;
         key.strip_suffix('/').unwrap_or(key).as_bytes()
     }
 
     /// The part of the path after the configured path, as the client wrote it.
     fn path_info(&self, site: &LocalSite) -> &[u8] {
-        let (raw, len) = (self.head.raw_path(), self.script_name(site).len());
-        let len = if self.head.is_path_plain() {
+        let (raw, len) = (self.facts.head.raw_path(), self.script_name(site).len());
+        let len = if self.facts.head.is_path_plain() {
             len
         } else {
             h2o_http::path::raw_len(raw, len)
@@ -322,14 +391,14 @@ impl Request {
             None if key == b"CONTENT_TYPE" => key.len(),
             None => return None,
         };
-        let fields = self.head.headers.iter().map(|field| field.name);
+        let fields = self.facts.head.headers.iter().map(|field| field.name);
         let names = fields.filter(|name| name.as_str().len() == len);
         // Header fields of different names can have the same key: `a-b` and `a_b`.
         let name = names
             .map(|name| name.as_str())
             .filter(|name| is_key_of(key, name))
             .max()?;
-        let mut values = self.head.headers.get_all(Name::from_lower(name));
+        let mut values = self.facts.head.headers.get_all(Name::from_lower(name));
         let first = values.next()?;
         let Some(second) = values.next() else {
             return Some(Cow::Borrowed(first));

@@ -26,7 +26,7 @@ pub fn script_vm() -> Rc<Vm> {
 /// The outcome of a request whose script returns `value`.
 pub fn script_outcome(vm: &Vm, exchange: &mut Exchange, value: Value) -> Outcome {
     let request = RequestState::new(exchange, None);
-    let answer = answer::read(vm, value, &request).unwrap_or_else(|left| {
+    let answer = answer::read(vm, value, &Rc::downgrade(&request)).unwrap_or_else(|left| {
         Answer::Raised(match left {
             Leave::Raise(exception) => vm.describe(exception),
             Leave::New(class, message) => format!("{message} ({class})"),

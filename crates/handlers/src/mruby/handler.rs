@@ -15,10 +15,10 @@ use h2o_http::StatusCode;
 use h2o_mruby::{Finish, Leave, Value, Vm};
 
 use super::answer::{self, Answer};
+use super::machine;
 use super::machine::{App, LocalScript, Machine, Script};
 use super::objects::RequestState;
 use super::sub_request::InnerCall;
-use super::{env, machine};
 
 /// The handler of one script in the configuration.
 pub(super) struct ScriptHandler {
@@ -62,10 +62,10 @@ impl Handler for ScriptHandler {
             App::Evaluating => later(exchange, machine, script, None),
             App::Failed => Outcome::Done(never()),
             App::Ready(app) => {
-                let call = Call::begin(&machine, &script, exchange, body, app.value());
-                match call.take() {
-                    Some(answer) => answer::deliver(exchange, &call.request, answer),
-                    None => wait_for(exchange, call),
+                let request = begin(&machine, &script, exchange, body, app.value());
+                match request.take_answer() {
+                    Some(answer) => answer::deliver(exchange, &request, answer),
+                    None => wait_for(exchange, request),
                 }
             }
         }
@@ -100,8 +100,8 @@ fn later(
         let App::Ready(app) = script.evaluated().await else {
             return Outcome::Done(never());
         };
-        let call = Call::begin(&machine, &script, &exchange.borrow(), body, app.value());
-        Waiting { call, exchange }.answer().await
+        let request = begin(&machine, &script, &exchange.borrow(), body, app.value());
+        Waiting { request, exchange }.answer().await
     }))
 }
 
@@ -112,17 +112,17 @@ async fn read_whole(range: FileRange) -> Result<Bytes, BodyError> {
     Ok(content.into())
 }
 
-fn wait_for(exchange: &Exchange, call: Rc<Call>) -> Outcome {
+fn wait_for(exchange: &Exchange, request: Rc<RequestState>) -> Outcome {
     let Some(exchange) = exchange.reference() else {
         return Outcome::Done(never());
     };
-    let waiting = Waiting { call, exchange };
+    let waiting = Waiting { request, exchange };
     Outcome::Later(Box::pin(waiting.answer()))
 }
 
 /// A request that waits for the result of its script. Dropped when the client disconnects; the script continues to run.
 struct Waiting {
-    call: Rc<Call>,
+    request: Rc<RequestState>,
     exchange: ExchangeRef,
 }
 
@@ -130,16 +130,16 @@ impl Waiting {
     async fn answer(self) -> Outcome {
         let answer = poll_fn(|task| self.poll(task)).await;
         let exchange = &mut self.exchange.borrow_mut();
-        answer::deliver(exchange, &self.call.request, answer)
+        answer::deliver(exchange, &self.request, answer)
     }
 
     fn poll(&self, task: &mut Context<'_>) -> Poll<Answer> {
-        self.call.request.set_waker(task.waker());
-        self.call.request.pass_on(&mut self.exchange.borrow_mut());
-        if let Some(answer) = self.call.take() {
+        self.request.set_waker(task.waker());
+        self.request.pass_on(&mut self.exchange.borrow_mut());
+        if let Some(answer) = self.request.take_answer() {
             return Poll::Ready(answer);
         }
-        self.call.waker.set(Some(task.waker().clone()));
+        self.request.call.waker.set(Some(task.waker().clone()));
         Poll::Pending
     }
 }
@@ -147,92 +147,82 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         // Once the script has answered, the request ends when its response body ends.
-        if !self.call.is_answered.get() {
-            self.call.request.end();
-            if let Some(inner) = self.call.inner.take() {
+        if !self.request.call.is_answered.get() {
+            self.request.end();
+            if let Some(inner) = self.request.call.inner.take() {
                 inner.cancel();
             }
         }
     }
 }
 
-/// One call of a script's app for a request.
-struct Call {
-    request: Rc<RequestState>,
+/// The state of the call of a script's app for a request.
+#[derive(Default)]
+pub(super) struct Call {
     answer: RefCell<Option<Answer>>,
     is_answered: Cell<bool>,
     waker: Cell<Option<Waker>>,
     /// The sub-request whose response is the result of the script.
     inner: Cell<Option<Rc<InnerCall>>>,
-    this: Weak<Self>,
 }
 
-impl Call {
-    fn begin(
-        machine: &Machine,
-        script: &LocalScript,
-        exchange: &Exchange,
-        body: Option<Bytes>,
-        app: Value,
-    ) -> Rc<Self> {
-        let call = Rc::new_cyclic(|this| Self {
-            request: RequestState::new(exchange, body),
-            answer: RefCell::default(),
-            is_answered: Cell::new(false),
-            waker: Cell::default(),
-            inner: Cell::default(),
-            this: Weak::clone(this),
-        });
-        let vm = &machine.vm;
-        vm.scope(|| match env::build(vm, exchange, &call.request) {
-            Ok(env) => {
-                let finish = Rc::clone(&call) as Rc<dyn Finish>;
-                vm.spawn(app, env, script.context(), finish);
-            }
-            Err(exception) => call.settle(Answer::Raised(machine::describe(vm, exception))),
-        });
-        call
-    }
+/// Begins the call of a script's app.
+fn begin(
+    machine: &Machine,
+    script: &LocalScript,
+    exchange: &Exchange,
+    body: Option<Bytes>,
+    app: Value,
+) -> Rc<RequestState> {
+    let request = RequestState::new(exchange, body);
+    let source = machine.env.source(exchange, &request);
+    let finish = Rc::clone(&request) as Rc<dyn Finish>;
+    let hash = machine.env.hash;
+    machine
+        .vm
+        .spawn_lazy(app, hash, source, script.context(), finish);
+    request
+}
 
-    fn take(&self) -> Option<Answer> {
-        let answer = self.answer.borrow_mut().take();
-        self.is_answered
-            .set(self.is_answered.get() || answer.is_some());
+impl RequestState {
+    fn take_answer(&self) -> Option<Answer> {
+        let call = &self.call;
+        let answer = call.answer.borrow_mut().take();
+        call.is_answered
+            .set(call.is_answered.get() || answer.is_some());
         answer
     }
 
     fn settle(&self, answer: Answer) {
-        if self.request.has_ended() {
+        if self.has_ended() {
             if let Answer::Raised(exception) = &answer {
                 machine::report(exception);
             }
             answer.abandon();
             return;
         }
-        *self.answer.borrow_mut() = Some(answer);
-        if let Some(waker) = self.waker.take() {
+        *self.call.answer.borrow_mut() = Some(answer);
+        if let Some(waker) = self.call.waker.take() {
             waker.wake();
         }
     }
-}
 
-impl Call {
     /// Makes the response of the sub-request the result of the script.
     fn settle_by(&self, inner: Rc<InnerCall>) {
-        let call = Weak::clone(&self.this);
+        let request = Weak::clone(&self.this);
         // The sub-request is stored first, because its response may be there already.
         let kept = Rc::clone(&inner);
-        self.inner.set(Some(inner));
+        self.call.inner.set(Some(inner));
         kept.pass_to(move |response| {
-            if let Some(call) = call.upgrade() {
-                call.inner.take();
-                call.settle(answer::of_response(response));
+            if let Some(request) = request.upgrade() {
+                request.call.inner.take();
+                request.settle(answer::of_response(response));
             }
         });
     }
 }
 
-impl Finish for Call {
+impl Finish for RequestState {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
         let answer = match result {
             Ok(value) => match InnerCall::of(vm, value) {
@@ -240,7 +230,7 @@ impl Finish for Call {
                     self.settle_by(inner);
                     return Ok(());
                 }
-                None => answer::read(vm, value, &self.request)?,
+                None => answer::read(vm, value, &self.this)?,
             },
             Err(exception) => Answer::Raised(machine::describe(vm, exception)),
         };

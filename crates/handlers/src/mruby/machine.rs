@@ -10,6 +10,7 @@ use h2o_exchange::{Counter, Exchange, LocalSite, Worker, WorkerStart};
 use h2o_mruby::{Finish, Leave, Limit, Options, Part, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
+use super::env::EnvMaker;
 use super::sub_request::{self, Place};
 use super::{content, http, objects, password, redis, wait};
 
@@ -57,6 +58,7 @@ pub(crate) fn sweep(worker: &Worker) {
 /// The VM of a worker for one configuration, with its scripts.
 pub(super) struct Machine {
     pub(super) vm: Rc<Vm>,
+    pub(super) env: EnvMaker,
     scripts: RefCell<FxHashMap<u64, Rc<LocalScript>>>,
 }
 
@@ -161,7 +163,9 @@ impl Machine {
         *host.worker.borrow_mut() = Rc::downgrade(worker);
         *host.site.borrow_mut() = Rc::downgrade(site);
         vm.on_lost(|vm, exception| report(&describe(vm, exception)));
+        let env = EnvMaker::new(&vm).ok_or("the classes of requests are missing")?;
         Ok(Rc::new(Self {
+            env,
             vm,
             scripts: RefCell::default(),
         }))

@@ -6,11 +6,12 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use h2o_exchange::{Address, Exchange, Transport};
-use h2o_http::{Headers, Known, StatusCode};
+use h2o_http::{Headers, StatusCode};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
 use super::answer;
 use super::body;
+use super::handler::Call;
 
 /// The state of a request that Ruby objects share. They may outlive the request, since scripts continue to run when the
 /// client disconnects.
@@ -25,13 +26,15 @@ pub(super) struct RequestState {
     waker: RefCell<Option<Waker>>,
     /// The value of `error-log.emit-request-errors`.
     emits_errors: bool,
-    wants_hints: bool,
+    /// Whether the client refuses early hints.
+    refuses_hints: Cell<bool>,
+    pub(super) call: Call,
+    pub(super) this: Weak<Self>,
 }
 
 impl RequestState {
     pub(super) fn new(exchange: &Exchange, body: Option<Bytes>) -> Rc<Self> {
-        let refused = exchange.request.headers.get(Known::NoEarlyHints) == Some(b"1");
-        Rc::new(Self {
+        Rc::new_cyclic(|this| Self {
             has_ended: Cell::new(false),
             body,
             transport: Rc::downgrade(&exchange.connection.transport),
@@ -39,7 +42,9 @@ impl RequestState {
             lines: RefCell::default(),
             waker: RefCell::default(),
             emits_errors: exchange.site.path(exchange.route).emit_request_errors,
-            wants_hints: !refused,
+            refuses_hints: Cell::new(false),
+            call: Call::default(),
+            this: Weak::clone(this),
         })
     }
 
@@ -47,13 +52,20 @@ impl RequestState {
     pub(super) fn end(&self) {
         self.has_ended.set(true);
         self.waker.take();
-        for line in self.lines.take() {
-            self.report(&line);
+        if !self.lines.borrow().is_empty() {
+            for line in self.lines.take() {
+                self.report(&line);
+            }
         }
     }
 
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended.get()
+    }
+
+    /// Notes that the client refuses early hints.
+    pub(super) fn refuse_hints(&self) {
+        self.refuses_hints.set(true);
     }
 
     /// The length of the request body; `None` if the request has no body.
@@ -73,13 +85,17 @@ impl RequestState {
 
     /// Moves the hints and lines that the script has written to the exchange.
     pub(super) fn pass_on(&self, exchange: &mut Exchange) {
-        for headers in self.hints.take() {
-            exchange
-                .informational
-                .push((StatusCode::EARLY_HINTS, headers));
+        if !self.hints.borrow().is_empty() {
+            for headers in self.hints.take() {
+                exchange
+                    .informational
+                    .push((StatusCode::EARLY_HINTS, headers));
+            }
         }
-        for line in self.lines.take() {
-            exchange.note_line(&line);
+        if !self.lines.borrow().is_empty() {
+            for line in self.lines.take() {
+                exchange.note_line(&line);
+            }
         }
     }
 
@@ -154,7 +170,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
             all.push(h2o_http::Name::from_lower(name), value);
         })?;
         vm.with_object(call.receiver, |request: &Rc<RequestState>| {
-            if !request.has_ended() && request.wants_hints && !all.is_empty() {
+            if !request.has_ended() && !request.refuses_hints.get() && !all.is_empty() {
                 request.hints.borrow_mut().push(all);
                 request.wake();
             }

@@ -5,7 +5,7 @@ use std::cell::{Cell, OnceCell};
 use fancy_regex::{BytesMode, Error, RegexBuilder, RuntimeError};
 
 use super::syntax::{self, Reading};
-use crate::{Leave, Vm, meter};
+use crate::{Leave, Vm, border, meter};
 
 pub(super) const IGNORECASE: i64 = 1;
 pub(super) const EXTENDED: i64 = 2;
@@ -19,7 +19,7 @@ pub(super) const OCTETS: i64 = 32;
 const MOST_STEPS: usize = 1_000_000;
 
 /// A compiled regular expression.
-pub(super) struct Regexp {
+pub(crate) struct Regexp {
     pub(super) source: Box<[u8]>,
     pub(super) options: i64,
     characters: Option<fancy_regex::Regex>,
@@ -146,7 +146,7 @@ impl Regexp {
         start: usize,
     ) -> Option<(&fancy_regex::Regex, &'a str)> {
         let engine = self.characters.as_ref()?;
-        let text = std::str::from_utf8(subject).ok()?;
+        let text = border::as_text(subject)?;
         text.is_char_boundary(start).then_some((engine, text))
     }
 

@@ -1,7 +1,7 @@
 //! Ruby's `MatchData`, and the global variables that refer to the last one.
 
 use super::engine::{Groups, after};
-use super::{State, classes, number, with_regexp, with_subject};
+use super::{classes, number, with_regexp, with_subject};
 use crate::{Call, Kind, Leave, Value, Vm};
 
 /// The Rust object of a `MatchData`. Its instance variables in Ruby have the subject and the Regexp.
@@ -30,7 +30,7 @@ pub(super) fn new_match(
 /// Sets `$~`, `$1` and the like from a `MatchData`, or to nil.
 pub(super) fn set_last(vm: &Vm, data: Value) -> Result<Value, Leave> {
     const NUMBERED: [&str; 9] = ["$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8", "$9"];
-    let state = vm.local::<State>();
+    let state = &vm.patterns;
     let before = state.set_groups.get();
     if data.is_nil() {
         if state.is_set.replace(false) {

@@ -35,7 +35,7 @@ type Kept = FxHashMap<Box<[u8]>, Rooted>;
 /// The state of the pattern functions in one VM: the compiled patterns of literals in scripts, and what is known of `$~`
 /// and `$1` to `$9`.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     kept: RefCell<FxHashMap<i64, Kept>>,
     compiled: Cell<u32>,
     /// Whether `$~` is set; `set_groups` is how many of `$1` to `$9` are.
@@ -45,8 +45,7 @@ struct State {
 }
 
 fn classes(vm: &Vm) -> Result<(Value, Value), Leave> {
-    let state = vm.local::<State>();
-    let classes = state.classes.get().copied();
+    let classes = vm.patterns.classes.get().copied();
     classes.ok_or_else(|| Leave::runtime("Regexp is not defined"))
 }
 
@@ -80,13 +79,7 @@ fn options_of(vm: &Vm, flags: Value, encoding: Value) -> i64 {
         Kind::Integer => {
             flags.as_integer().unwrap_or(0) & (IGNORECASE | EXTENDED | MULTILINE | OCTETS)
         }
-        Kind::String => {
-            let letters = vm.bytes(flags).unwrap_or_default();
-            let flag = |letter, flag| {
-                if letters.contains(&letter) { flag } else { 0 }
-            };
-            flag(b'i', IGNORECASE) | flag(b'x', EXTENDED) | flag(b'm', MULTILINE)
-        }
+        Kind::String => vm.with_bytes(flags, options_in).unwrap_or(0),
         _ => IGNORECASE,
     };
     if vm.with_bytes(encoding, |letters| letters.starts_with(b"n")) == Some(true) {
@@ -95,8 +88,16 @@ fn options_of(vm: &Vm, flags: Value, encoding: Value) -> i64 {
     options
 }
 
+/// The flags that the letters after a literal mean.
+fn options_in(letters: &[u8]) -> i64 {
+    let flag = |letter, flag| {
+        if letters.contains(&letter) { flag } else { 0 }
+    };
+    flag(b'i', IGNORECASE) | flag(b'x', EXTENDED) | flag(b'm', MULTILINE)
+}
+
 fn new(vm: &Vm, source: &[u8], options: i64) -> Result<Value, Leave> {
-    let state = vm.local::<State>();
+    let state = &vm.patterns;
     let compiled = state.compiled.get() + 1;
     state.compiled.set(compiled % COMPILED_PER_COLLECTION);
     if compiled == COMPILED_PER_COLLECTION {
@@ -129,19 +130,15 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         return make(vm, call);
     }
     let options = options_of(vm, arguments.get(1), arguments.get(2));
-    let state = vm.local::<State>();
-    let kept = vm.with_bytes(source, |text| {
-        let kept = state.kept.borrow();
-        let regexp = kept.get(&options)?.get(text)?;
-        Some(regexp.value())
-    });
+    let state = &vm.patterns;
+    let kept = vm.with_bytes(source, |text| kept_with(vm, text, options));
     if let Some(regexp) = kept.flatten() {
         return Ok(regexp);
     }
     let text = vm.bytes(source).unwrap_or_default();
     let regexp = new(vm, &text, options)?;
     let rooted = vm.root(regexp)?;
-    if kept_memory(vm, &state) > vm.memory_limit() / KEPT_SHARE {
+    if kept_memory(vm, state) > vm.memory_limit() / KEPT_SHARE {
         forget_kept(vm);
     }
     let removed = {
@@ -154,6 +151,21 @@ fn compile(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     };
     drop(removed);
     Ok(regexp)
+}
+
+fn kept_with(vm: &Vm, source: &[u8], options: i64) -> Option<Value> {
+    let kept = vm.patterns.kept.borrow();
+    Some(kept.get(&options)?.get(source)?.value())
+}
+
+/// The kept regular expression with this source, and the flags that these letters mean.
+pub(crate) fn kept(vm: &Vm, source: &[u8], letters: &[u8]) -> Option<Value> {
+    kept_with(vm, source, options_in(letters))
+}
+
+/// Whether a regular expression matches a text; `None` if the search fails.
+pub(crate) fn is_match(vm: &Vm, regexp: &Rc<Regexp>, text: &[u8]) -> Option<bool> {
+    regexp.is_match(vm, text, 0).ok()
 }
 
 /// Bytes that the VM counts for the kept regular expressions of literals, including the caches that searches have filled.
@@ -170,7 +182,7 @@ fn kept_memory(vm: &Vm, state: &State) -> usize {
 /// Drops the kept regular expressions of literals, so that the garbage collector can free them. They are compiled again when a script
 /// evaluates their literals again.
 pub(crate) fn forget_kept(vm: &Vm) {
-    let removed = vm.local::<State>().kept.take();
+    let removed = vm.patterns.kept.take();
     drop(removed);
 }
 
@@ -271,7 +283,7 @@ pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
     let data = vm.object_class(None, "MatchData")?;
     let standard = vm.constant(None, "StandardError")?;
     vm.class(None, "RegexpError", Some(standard))?;
-    let _ = vm.local::<State>().classes.set((regexp, data));
+    let _ = vm.patterns.classes.set((regexp, data));
     vm.set_constant(None, "OnigRegexp", regexp)?;
     vm.set_constant(None, "OnigMatchData", data)?;
     for (name, flag) in [
@@ -282,7 +294,7 @@ pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
         vm.set_constant(Some(regexp), name, vm.integer(flag)?)?;
     }
     vm.define_singleton(regexp, "new", make)?;
-    vm.define_singleton(regexp, "compile", compile)?;
+    vm.define_pattern(regexp, compile)?;
     for name in ["escape", "quote"] {
         vm.define_singleton(regexp, name, |vm, call| {
             let [text] = call.arguments.exactly()?;
@@ -313,7 +325,7 @@ fn define_regexp(vm: &Vm, regexp: Value) -> Result<(), Value> {
         let subject = call.arguments.between(1, 2)?.get(0);
         match_at(vm, call.receiver, subject, call)
     })?;
-    vm.define(regexp, "match?", |vm, call| {
+    vm.define_match(regexp, |vm, call| {
         let arguments = call.arguments.between(1, 2)?;
         is_match_at(vm, call.receiver, arguments.get(0), arguments.get(1))
     })?;
@@ -388,7 +400,7 @@ fn define_string(vm: &Vm) -> Result<(), Value> {
         let pattern = pattern_of(vm, pattern)?;
         match_at(vm, pattern, call.receiver, call)
     })?;
-    vm.define(string, "match?", |vm, call| {
+    vm.define_match(string, |vm, call| {
         let arguments = call.arguments.between(1, 2)?;
         let pattern = pattern_of(vm, arguments.get(0))?;
         is_match_at(vm, pattern, call.receiver, arguments.get(1))

@@ -96,6 +96,17 @@ impl Vm {
         self.define_as(Op::DefineSingleton, object, name, function)
     }
 
+    /// Defines the method `match?` of a class of regular expressions or texts. `function` is called in the cases that the shim does not
+    /// handle itself.
+    pub(crate) fn define_match(&self, class: Value, function: Function) -> Result<(), Value> {
+        self.define_as(Op::DefineMatch, class, "match?", function)
+    }
+
+    /// Defines the method `compile` of the class of regular expressions. `function` is called if the regular expression is not kept.
+    pub(crate) fn define_pattern(&self, class: Value, function: Function) -> Result<(), Value> {
+        self.define_as(Op::DefinePattern, class, "compile", function)
+    }
+
     fn define_as(&self, op: Op, class: Value, name: &str, function: Function) -> Result<(), Value> {
         self.expect_kind(class, Kind::Class)?;
         let number = {

@@ -28,6 +28,7 @@ use crate::watchdog::Watched;
 use crate::{Kind, Value, regexp};
 
 pub use roots::Rooted;
+pub use values::{LazyHash, PlainResponse};
 
 /// Memory in bytes that a VM needs to start, and to report that there is no more.
 const LEAST_MEMORY: usize = 4 * 1024 * 1024;
@@ -117,11 +118,12 @@ pub struct Vm {
     this: Weak<Self>,
     pub(crate) functions: RefCell<Vec<Function>>,
     locals: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
+    pub(crate) patterns: regexp::State,
     strand_class: Cell<u64>,
     /// Symbols that every request needs; they are stored since looking them up would cost more than using them.
-    /// `resume_name` is the method that resumes a strand, `source_name` the variable with the source of a lazy Hash.
+    /// `resume_name` is the method that resumes a strand, `source_name` the key of the source of a lazy Hash.
     pub(crate) resume_name: Cell<u64>,
-    source_name: Cell<u64>,
+    pub(crate) source_name: Cell<u64>,
     /// An Array, registered with the garbage collector, of all values that Rust has rooted.
     roots: Cell<u64>,
     free_roots: RefCell<Vec<usize>>,
@@ -219,6 +221,7 @@ impl Vm {
             this: Weak::clone(this),
             functions: RefCell::default(),
             locals: RefCell::default(),
+            patterns: regexp::State::default(),
             strand_class: Cell::new(Value::nil().0),
             resume_name: Cell::new(Value::nil().0),
             source_name: Cell::new(Value::nil().0),
@@ -376,7 +379,14 @@ impl Vm {
 
     /// Executes one operation of the shim, which may raise an exception.
     pub(crate) fn run(&self, op: Op, fill: impl FnOnce(&mut Work)) -> Result<Value, Value> {
-        let mut work = Work {
+        let mut work = self.work(op);
+        fill(&mut work);
+        self.execute(&mut work)
+    }
+
+    /// The record of an operation, which the caller completes for [`Vm::execute`].
+    pub(crate) fn work(&self, op: Op) -> Work {
+        Work {
             mrb: self.raw,
             op: op as c_int,
             failed: 0,
@@ -392,11 +402,15 @@ impl Vm {
             line: 0,
             fault: ptr::null_mut(),
             watch: ptr::null_mut(),
-        };
-        fill(&mut work);
+            object: ptr::null_mut(),
+        }
+    }
+
+    /// Executes an operation whose record is complete.
+    pub(crate) fn execute(&self, work: &mut Work) -> Result<Value, Value> {
         let before = CURRENT.replace(self);
         // SAFETY: the record is complete for this operation: the callers fill in what the shim reads for it.
-        let value = Value(unsafe { ffi::shim_run(&raw mut work) });
+        let value = Value(unsafe { ffi::shim_run(work) });
         CURRENT.set(before);
         if work.failed == 0 {
             Ok(value)

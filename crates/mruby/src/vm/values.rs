@@ -5,13 +5,63 @@
     reason = "the shim has the unsafe interface of C functions"
 )]
 
-use crate::ffi::{self, Op, Work};
+use std::mem::MaybeUninit;
+
+use crate::border;
+use crate::ffi::{self, Op, RawResponse, Work};
 use crate::{Kind, Value};
 
 use super::Vm;
 
 /// Maximum number of entries of a Hash that [`Vm::each_text`] reads.
 const FEW_ENTRIES: usize = 16;
+
+/// How a lazy Hash is made: a Hash whose method `default` makes its entries when they are first read, from an object that owns a source in
+/// Rust, as [`Vm::object`] says.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct LazyHash {
+    /// The class of the Hash, a subclass of `Hash`.
+    pub class: Value,
+    /// The class of the object, from [`Vm::object_class`].
+    pub source_class: Value,
+}
+
+/// A response of a script whose parts are Strings.
+pub struct PlainResponse<'a>(&'a RawResponse);
+
+impl PlainResponse<'_> {
+    /// The status, which can be any Integer.
+    #[must_use]
+    pub const fn status(&self) -> i64 {
+        self.0.status
+    }
+
+    /// The name and the value of each header field.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        let fields = self.0.field_texts.get(..self.0.fields).unwrap_or_default();
+        fields.iter().map(|field| {
+            // SAFETY: the shim has set this field, and its Strings stay where they are as long as Ruby does not run.
+            let [name, value] = unsafe {
+                let [name, value] = field.assume_init_ref();
+                [name, value].map(|text| border::slice_of(text.start, text.len))
+            };
+            (name, value)
+        })
+    }
+
+    /// The parts of the body.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let pieces = self.0.piece_texts.get(..self.0.pieces).unwrap_or_default();
+        pieces.iter().map(|piece| {
+            // SAFETY: the shim has set this text, and the String stays where it is as long as Ruby does not run.
+            unsafe {
+                let text = piece.assume_init_ref();
+                border::slice_of(text.start, text.len)
+            }
+        })
+    }
+}
 
 impl Vm {
     /// A new String with these octets.
@@ -108,18 +158,7 @@ impl Vm {
         self.run(Op::HashGet, |work| (work.a, work.b) = (hash.0, key.0))
     }
 
-    /// A new empty lazy Hash: its class is a subclass of Hash whose method `default` makes the entries from `source` when
-    /// they are first read.
-    ///
-    /// # Errors
-    /// `NoMemoryError`.
-    pub fn lazy_hash(&self, class: Value, source: Value) -> Result<Value, Value> {
-        self.run(Op::LazyHash, |work| {
-            (work.a, work.b, work.c) = (class.0, source.0, self.source_name.get());
-        })
-    }
-
-    /// The source from which a [lazy Hash](Vm::lazy_hash) makes its entries; nil once it is a plain Hash.
+    /// The source from which a [lazy Hash](LazyHash) makes its entries; nil once it is a plain Hash.
     ///
     /// # Errors
     /// Raises `TypeError` if `hash` is not a Hash.
@@ -130,7 +169,7 @@ impl Vm {
         })
     }
 
-    /// Turns a [lazy Hash](Vm::lazy_hash) into a plain one of class `Hash`, empty and without a source. Returns an Array of
+    /// Turns a [lazy Hash](LazyHash) into a plain one of class `Hash`, empty and without a source. Returns an Array of
     /// the keys and an Array of the values that it had.
     ///
     /// # Errors
@@ -185,6 +224,22 @@ impl Vm {
             let seen = self.with_bytes(key, |key| self.with_bytes(value, |value| see(key, value)));
             seen.flatten().unwrap_or(Ok(()))
         }))
+    }
+
+    /// Calls `read` with a response that is an Array of an Integer, a Hash of a few Strings, and an Array of a few Strings. Returns `None`
+    /// for any other value. `read` must not run Ruby.
+    pub fn with_plain_response<T>(
+        &self,
+        value: Value,
+        read: impl FnOnce(&PlainResponse<'_>) -> T,
+    ) -> Option<T> {
+        let mut parts = MaybeUninit::<RawResponse>::uninit();
+        // SAFETY: there is room for a response, and the shim neither raises nor runs Ruby.
+        let is_plain =
+            unsafe { ffi::shim_plain_response(self.raw, value.0, parts.as_mut_ptr()) } != 0;
+        // SAFETY: the shim has set the numbers, and as many texts as they say; the other texts may stay unset.
+        let parts = is_plain.then(|| unsafe { parts.assume_init_ref() })?;
+        Some(read(&PlainResponse(parts)))
     }
 
     pub(super) fn expect_kind(&self, value: Value, kind: Kind) -> Result<(), Value> {
