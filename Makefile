@@ -117,7 +117,7 @@ test-mruby: install-build
 		MRUBY_CONFIG=$$config $(CARGO) test -p h2o-mruby --target-dir target/mruby; \
 	done
 
-# Tests the crate h2o-mruby with AddressSanitizer, which instruments the C code of the shim and of oniguruma and checks all allocations.
+# Tests the crate h2o-mruby with AddressSanitizer, which instruments the C code of the shim and checks all allocations.
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 HOST_VARIABLE = CARGO_TARGET_$(shell echo $(HOST) | tr 'a-z-' 'A-Z_')
 sanitize-mruby: install-build
