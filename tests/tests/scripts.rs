@@ -511,6 +511,16 @@ const LOOKS: &[(&str, &str)] = &[
         "[true, false]",
     ),
     ("env.fetch('HTTP_NONE', 5)", "5"),
+    // These copy a Hash without asking it for its keys.
+    (
+        "all = {**env, a: 1}; [all['REQUEST_METHOD'], all.key?(:a), all.keys.size > 20]",
+        r#"["GET", true, true]"#,
+    ),
+    (
+        "all = {**env}; all.keys.all? { |key| String === key }",
+        "true",
+    ),
+    ("Hash[env].keys.all? { |key| String === key }", "true"),
     ("env.fetch('HTTP_X_A')", r#""1""#),
     // Changes that a script makes to `env` remain visible.
     (

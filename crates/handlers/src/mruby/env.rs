@@ -160,6 +160,10 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
                 vm.hash_set(hash, keys.get(vm, &text)?, value)?;
             }
         }
+        // Ruby adds entries without asking the Hash where a literal begins with it: `{**env, a: 1}`.
+        for (key, value) in made_keys.iter().zip(made) {
+            vm.hash_set(hash, *key, value)?;
+        }
         Ok(())
     })?
 }
