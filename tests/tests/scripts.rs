@@ -392,7 +392,7 @@ hosts:
       /whole:
         mruby.handler: |
           lambda do |env|
-            one = http_request("BACKEND/a?x=1", {:method => "POST", :headers => {"x-a" => "b"}, :body => "sent"})
+            one = http_request("BACKEND/a?x=1", {:method => "POST", :headers => {"X-a" => "b"}, :body => "sent"})
             two = http_request("BACKEND/two")
             status, headers, body = one.join
             [status, {"x-two" => two.join[2].join, "x-same" => one.join.equal?(one.join).to_s}, [headers["x-lines"].inspect, body.join]]
@@ -425,6 +425,7 @@ fn scripts_ask_other_servers() {
                 (request.method(), request.field("x-a")),
                 ("POST", Some("b"))
             );
+            assert!(request.head.contains("\r\nX-a: b\r\n"), "{}", request.head);
             assert_eq!(request.field("content-length"), Some("4"));
             "HTTP/1.1 201 Made\r\nx-lines: 1\r\nx-lines: 2\r\ncontent-length: 3\r\n\r\none"
                 .to_owned()

@@ -63,6 +63,9 @@ pub(super) struct Fields {
 /// The status by which a script lets the next handler answer the request.
 const DELEGATES: u16 = 399;
 
+/// A function that gets a field: the name in lower case, the name as the script has written it, and the value.
+type AddField<'a> = dyn FnMut(&str, &[u8], &[u8]) + 'a;
+
 /// Reads the value that an app has returned.
 ///
 /// # Errors
@@ -113,7 +116,7 @@ fn read_plain(response: &PlainResponse<'_>) -> Result<Answer, Leave> {
         ..Fields::default()
     };
     for (name, value) in response.fields() {
-        read_text(name, value, &mut |name, value| fields.add(name, value))?;
+        read_text(name, value, &mut |name, _, value| fields.add(name, value))?;
     }
     let body = if status.as_u16() == DELEGATES {
         Body::Empty
@@ -213,6 +216,15 @@ pub(super) fn read_fields(
     value: Value,
     mut add: impl FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
+    read_spelled_fields(vm, value, |name, _, value| add(name, value))
+}
+
+/// Like [`read_fields`]; `add` gets the name in lower case, the name as the script has written it, and the value.
+pub(super) fn read_spelled_fields(
+    vm: &Vm,
+    value: Value,
+    mut add: impl FnMut(&str, &[u8], &[u8]),
+) -> Result<(), Leave> {
     // Most scripts return a few Strings, which can be read without running Ruby code.
     let plain = vm.each_text(value, |name, value| read_text(name, value, &mut add));
     if let Some(read) = plain {
@@ -255,7 +267,7 @@ pub(super) fn read_fields(
     };
     for (name, value) in pairs {
         let name = vm.text_of(name).map_err(raised)?;
-        read_field(vm, &name, value, &mut add)?;
+        read_values(vm, &name, value, &mut add)?;
     }
     Ok(())
 }
@@ -270,6 +282,10 @@ pub(super) fn read_field(
     value: Value,
     add: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<(), Leave> {
+    read_values(vm, name, value, &mut |name, _, value| add(name, value))
+}
+
+fn read_values(vm: &Vm, name: &[u8], value: Value, add: &mut AddField<'_>) -> Result<(), Leave> {
     let values = vm.elements(value).unwrap_or_else(|| vec![value]);
     for value in values {
         read_text(name, &vm.text_of(value)?, add)?;
@@ -278,23 +294,23 @@ pub(super) fn read_field(
 }
 
 /// Calls `add` with each line of a value of one field.
-fn read_text(name: &[u8], value: &[u8], add: &mut dyn FnMut(&str, &[u8])) -> Result<(), Leave> {
+fn read_text(spelling: &[u8], value: &[u8], add: &mut AddField<'_>) -> Result<(), Leave> {
     // Most names are well-known ones in lower case, which need no further look.
-    let name = match Known::from_lower(name) {
+    let name = match Known::from_lower(spelling) {
         Some(known) => Cow::Borrowed(known.as_str()),
-        None => lower_name(name)?,
+        None => lower_name(spelling)?,
     };
     // Most values are one line, and all octets can be compared at once.
     let has_controls = |found, octet: &u8| found | (*octet < b' ');
     if !value.iter().fold(false, has_controls) {
-        add(&name, value);
+        add(&name, spelling, value);
         return Ok(());
     }
     for line in value.split(|byte| *byte == b'\n') {
         if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
             return Err(Leave::argument(format!("invalid value of header {name}")));
         }
-        add(&name, line);
+        add(&name, spelling, line);
     }
     Ok(())
 }

@@ -66,11 +66,15 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let fields = option("headers")?;
     if !fields.is_nil() {
         let mut refused = None;
-        answer::read_fields(vm, fields, |name, value| match name {
+        answer::read_spelled_fields(vm, fields, |name, spelling, value| match name {
             "host" | "content-length" | "connection" | "keep-alive" | "proxy-connection"
             | "upgrade" | "expect" | "te" => {}
             "transfer-encoding" => refused = Some("transfer-encoding is not supported"),
-            _ => headers.push(Name::from_lower(name), value),
+            // Some servers compare names letter by letter.
+            _ => {
+                let (spelling, value) = (headers.store(spelling), headers.store(value));
+                headers.push_stored(spelling, value);
+            }
         })?;
         if let Some(text) = refused {
             return Err(Leave::argument(text));
