@@ -17,6 +17,7 @@ mod file;
 mod header;
 mod health;
 mod http2_debug_state;
+mod ip_text;
 mod maintenance;
 #[cfg(feature = "mruby")]
 mod mruby;

@@ -2,9 +2,10 @@
 
 use h2o_exchange::{Address, Exchange, RequestBody, ScriptPath, ServerSoftware};
 use h2o_http::{BodyLength, Headers, Known, Name, Scheme};
-use h2o_upstream::fastcgi_record::encode_parameter;
+use h2o_upstream::fastcgi_record::{encode_field, encode_pair, encode_parameter};
 
 use super::FastcgiSettings;
+use crate::ip_text::IpText;
 
 /// Encodes the FastCGI parameters of a request.
 pub(super) fn build(
@@ -21,8 +22,8 @@ pub(super) fn build(
     let query = request.query();
     out.add("QUERY_STRING", query.strip_prefix(b"?").unwrap_or(query));
     if let Address::Ip(peer) = exchange.client_address() {
-        out.add("REMOTE_ADDR", peer.ip().to_string());
-        out.add("REMOTE_PORT", peer.port().to_string());
+        out.add("REMOTE_ADDR", IpText::default().write(peer.ip()));
+        out.add("REMOTE_PORT", itoa::Buffer::new().format(peer.port()));
     }
     for (name, value) in &exchange.env {
         out.add(name, &**value);
@@ -36,8 +37,8 @@ pub(super) fn build(
     out.add("HTTP_HOST", authority);
     out.add("REQUEST_URI", target);
     if let Some(Address::Ip(address)) = exchange.connection.transport.local_address() {
-        out.add("SERVER_ADDR", address.ip().to_string());
-        out.add("SERVER_PORT", address.port().to_string());
+        out.add("SERVER_ADDR", IpText::default().write(address.ip()));
+        out.add("SERVER_PORT", itoa::Buffer::new().format(address.port()));
     }
     let host = exchange.site.host(exchange.route);
     out.add("SERVER_NAME", &*host.name.name);
@@ -73,7 +74,7 @@ struct Parameters(Vec<u8>);
 
 impl Parameters {
     fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        encode_parameter(name.as_bytes(), &[value.as_ref()], &mut self.0);
+        encode_pair(name.as_bytes(), value.as_ref(), &mut self.0);
     }
 
     fn add_script(
@@ -123,14 +124,8 @@ impl Parameters {
                 name => {
                     // A client must not be able to set `HTTP_PROXY`, which many libraries read as the address of a
                     // proxy.
-                    let name = name.as_str();
-                    let upper = name.bytes().map(|byte| match byte {
-                        b'-' => '_',
-                        byte => char::from(byte.to_ascii_uppercase()),
-                    });
-                    let name: String = "HTTP_".chars().chain(upper).collect();
-                    if name != "HTTP_PROXY" && exchange.env(&name).is_none() {
-                        self.add(&name, field.value);
+                    if name.as_str() != "proxy" && !has_variable(exchange, name.as_str()) {
+                        encode_field(name.as_str().as_bytes(), field.value, &mut self.0);
                     }
                 }
             }
@@ -138,5 +133,13 @@ impl Parameters {
         if !cookies.is_empty() && exchange.env("HTTP_COOKIE").is_none() {
             encode_parameter(b"HTTP_COOKIE", &cookies, &mut self.0);
         }
+    }
+}
+
+/// Whether a request variable has the name of the parameter for the header field `name`.
+fn has_variable(exchange: &Exchange, name: &str) -> bool {
+    !exchange.env.is_empty() && {
+        let parameter = format!("HTTP_{}", name.to_ascii_uppercase().replace('-', "_"));
+        exchange.env(&parameter).is_some()
     }
 }

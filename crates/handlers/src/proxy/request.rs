@@ -1,8 +1,5 @@
 //! Builds the request that is sent to a backend.
 
-use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
-
 use h2o_exchange::{Address, ClientOrigin, Exchange, RequestBody};
 use h2o_http::{
     BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode, Version, authority, escape,
@@ -15,6 +12,7 @@ use super::target::{self, PathMapping};
 use super::tunnel_kind::TunnelKind;
 use super::websocket;
 use crate::header::Edit;
+use crate::ip_text::IpText;
 
 /// The configured changes to requests for backends.
 #[derive(Clone, Debug)]
@@ -189,8 +187,11 @@ impl RequestRules {
                 let scheme = exchange.original_scheme().as_str().as_bytes();
                 headers.push(Known::XForwardedProto, scheme);
             }
-            let mut text = [0; ADDRESS_LEN];
-            let address = write_address(&exchange.connection.peer, &mut text);
+            let mut text = IpText::default();
+            let address = match &exchange.connection.peer {
+                Address::Ip(address) => text.write(address.ip()),
+                Address::Unix => b"localhost",
+            };
             let earlier = listed(received, Known::XForwardedFor);
             headers.push_pieces(Known::XForwardedFor, earlier.chain([address]));
         }
@@ -297,33 +298,4 @@ fn body_length(exchange: &Exchange, wanted: TunnelKind) -> BodyLength {
         (0, _) => BodyLength::None,
         (length, _) => BodyLength::Known(length),
     }
-}
-
-/// Length in bytes of the longest text of an address: IPv6 with an IPv4 address at its end.
-const ADDRESS_LEN: usize = 46;
-
-/// Writes the client's address into `text`, in the form for `x-forwarded-for`.
-fn write_address<'t>(address: &Address, text: &'t mut [u8; ADDRESS_LEN]) -> &'t [u8] {
-    let Address::Ip(address) = address else {
-        return b"localhost";
-    };
-    let mut rest = &mut text[..];
-    // The text of an address always fits in the buffer.
-    let _ = match address.ip() {
-        IpAddr::V4(ip) => write_ipv4(ip, &mut rest),
-        IpAddr::V6(ip) => write!(rest, "{ip}"),
-    };
-    let left = rest.len();
-    &text[..ADDRESS_LEN - left]
-}
-
-/// Written without Rust's formatting machinery, which is slower, since every request has an address.
-fn write_ipv4(address: Ipv4Addr, text: &mut &mut [u8]) -> std::io::Result<()> {
-    for (at, part) in address.octets().into_iter().enumerate() {
-        if at > 0 {
-            text.write_all(b".")?;
-        }
-        text.write_all(itoa::Buffer::new().format(part).as_bytes())?;
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! An accepted socket, with the system calls that the drivers of the HTTP versions make on it.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,6 +53,8 @@ pub(crate) struct Socket {
     is_unix: bool,
     /// The round-trip time that [`Transport::settings_rtt`] returns, in microseconds plus 1; 0 until the time is known.
     settings_rtt: Cell<u32>,
+    /// The address of the server's end, kept from the first time that it was asked for. It is in a box because most connections never ask.
+    local_address: OnceCell<Box<SocketAddr>>,
 }
 
 impl Socket {
@@ -61,6 +63,7 @@ impl Socket {
             fd,
             is_unix,
             settings_rtt: Cell::new(0),
+            local_address: OnceCell::new(),
         }
     }
 
@@ -193,7 +196,14 @@ impl Transport for Socket {
         if self.is_unix {
             return Some(Address::Unix);
         }
-        address(rustix::net::getsockname(&self.fd).ok())
+        if let Some(known) = self.local_address.get() {
+            return Some(Address::Ip(**known));
+        }
+        let found = address(rustix::net::getsockname(&self.fd).ok());
+        if let Some(Address::Ip(address)) = found {
+            let _ = self.local_address.set(Box::new(address));
+        }
+        found
     }
 
     fn settings_rtt(&self) -> Option<Duration> {

@@ -1,5 +1,6 @@
 //! Reads the header block of a FastCGI application's response.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use h2o_http::{Headers, Known, Name, StatusCode, is_token};
@@ -11,7 +12,8 @@ const MAX_FIELDS: usize = 100;
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
-    pub(super) reason: String,
+    /// The reason phrase; `None` if it is the standard phrase of the status.
+    pub(super) reason: Option<Box<str>>,
     pub(super) headers: Headers,
     pub(super) length: Option<u64>,
 }
@@ -48,11 +50,16 @@ impl fmt::Display for HeadError {
 pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
     let mut head = Head {
         status: StatusCode::OK,
-        reason: "OK".to_owned(),
+        reason: None,
         headers,
         length: None,
     };
-    for (count, line) in block.split(|&byte| byte == b'\n').enumerate() {
+    let mut lower = Vec::new();
+    let mut from = 0;
+    let ends = memchr::memchr_iter(b'\n', block).chain([block.len()]);
+    for (count, end) in ends.enumerate() {
+        let line = &block[from..end];
+        from = end + 1;
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             break;
@@ -63,15 +70,18 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
         if !is_token(name) || !is_field_value(value) {
             return Err(HeadError::Malformed);
         }
-        let lower = String::from_utf8(name.to_ascii_lowercase());
-        add_field(&mut head, &lower.map_err(|_| HeadError::Malformed)?, value)?;
+        lower.clear();
+        lower.extend(name.iter().map(u8::to_ascii_lowercase));
+        let name = std::str::from_utf8(&lower).map_err(|_| HeadError::Malformed)?;
+        add_field(&mut head, name, value)?;
     }
     Ok(head)
 }
 
 fn is_field_value(value: &[u8]) -> bool {
-    let mut bytes = value.iter();
-    bytes.all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+    // All bytes are looked at, without a branch for each, because nearly all values are good.
+    let is_bad = |byte: u8| (byte < b' ' && byte != b'\t') | (byte == 0x7f);
+    !value.iter().fold(false, |bad, &byte| bad | is_bad(byte))
 }
 
 fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError> {
@@ -95,8 +105,8 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
         Name::Other("status") => {
             let parsed = parse_status(value);
             let (status, reason) = parsed.ok_or_else(|| HeadError::Status(shown(value)))?;
+            head.reason = (*reason != *status.reason()).then(|| reason.into());
             head.status = status;
-            head.reason = reason;
         }
         known => head.headers.push(known, value),
     }
@@ -104,7 +114,7 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
 }
 
 /// Reads the value of the `status` field: `NNN`, or `NNN reason`. Interim statuses are refused.
-fn parse_status(value: &[u8]) -> Option<(StatusCode, String)> {
+fn parse_status(value: &[u8]) -> Option<(StatusCode, Cow<'_, str>)> {
     let (digits, rest) = value.split_at_checked(3)?;
     let code = std::str::from_utf8(digits).ok()?;
     if !digits.iter().all(u8::is_ascii_digit) || rest.first().is_some_and(|&byte| byte != b' ') {
@@ -115,8 +125,8 @@ fn parse_status(value: &[u8]) -> Option<(StatusCode, String)> {
         return None;
     }
     let reason = match rest.trim_ascii() {
-        b"" => "OK".to_owned(),
-        reason => String::from_utf8_lossy(reason).into_owned(),
+        b"" => "OK".into(),
+        reason => String::from_utf8_lossy(reason),
     };
     Some((status, reason))
 }
@@ -138,7 +148,8 @@ pub(crate) mod fuzzing {
             return;
         };
         assert!((200..=999).contains(&head.status.as_u16()));
-        assert!(!head.reason.contains(['\r', '\n']));
+        let reason = head.reason.unwrap_or_default();
+        assert!(!reason.contains(['\r', '\n']));
         assert!(head.headers.len() <= super::MAX_FIELDS);
         for field in head.headers.iter() {
             assert!(is_token(field.name.as_str().as_bytes()));
@@ -170,7 +181,8 @@ mod tests {
                     .map(|field| format!("{}: {}", field.name.as_str(), shown(field.value)))
                     .collect();
                 let fields = fields.join("; ");
-                format!("{} {}{length} {fields}", head.status.as_u16(), head.reason)
+                let reason = head.reason.as_deref().unwrap_or(head.status.reason());
+                format!("{} {reason}{length} {fields}", head.status.as_u16())
             }
         }
     }

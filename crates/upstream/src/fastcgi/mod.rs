@@ -226,9 +226,7 @@ fn head_end(received: &[u8], from: usize) -> Option<usize> {
     if received.starts_with(b"\r\n") {
         return Some(2);
     }
-    let lines = received[from..].iter().enumerate();
-    let mut ends = lines.filter(|&(_, &byte)| byte == b'\n');
-    ends.find_map(|(at, _)| {
+    memchr::memchr_iter(b'\n', &received[from..]).find_map(|at| {
         let rest = &received[from + at + 1..];
         match rest {
             [b'\n', ..] => Some(from + at + 2),
@@ -280,7 +278,7 @@ fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: By
     };
     Reply {
         status: head.status,
-        reason: Some(head.reason.into()),
+        reason: head.reason,
         headers: head.headers,
         length: head.length,
         body,

@@ -126,19 +126,49 @@ pub(super) fn encode_stdin_end(out: &mut BytesMut) {
 
 /// Appends a parameter: a name, and the concatenation of the parts of `value` (FastCGI Specification §3.4).
 pub fn encode_parameter(name: &[u8], value: &[&[u8]], out: &mut Vec<u8>) {
-    let mut put_len = |len: usize| match u8::try_from(len) {
+    encode_len(name.len(), out);
+    encode_len(value.iter().map(|piece| piece.len()).sum(), out);
+    out.extend_from_slice(name);
+    for piece in value {
+        out.extend_from_slice(piece);
+    }
+}
+
+/// Appends a parameter whose value is in one piece.
+pub fn encode_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.reserve(2 * LONGEST_LEN + name.len() + value.len());
+    encode_len(name.len(), out);
+    encode_len(value.len(), out);
+    out.extend_from_slice(name);
+    out.extend_from_slice(value);
+}
+
+/// Appends a header field, whose name is in lower case, as a parameter: `user-agent` becomes `HTTP_USER_AGENT`.
+pub fn encode_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    const PREFIX: &[u8] = b"HTTP_";
+    encode_len(PREFIX.len() + name.len(), out);
+    encode_len(value.len(), out);
+    out.extend_from_slice(PREFIX);
+    out.extend(name.iter().map(|&byte| match byte {
+        b'-' => b'_',
+        byte => byte.to_ascii_uppercase(),
+    }));
+    out.extend_from_slice(value);
+}
+
+/// Number of bytes of the longer form of a length.
+const LONGEST_LEN: usize = 4;
+
+/// Appends the length in bytes of a name or value.
+#[inline]
+fn encode_len(len: usize, out: &mut Vec<u8>) {
+    match u8::try_from(len) {
         Ok(len @ ..=127) => out.push(len),
         Ok(_) | Err(_) => {
             // A request head is far shorter than 2^31 bytes, so the conversion cannot fail.
             let len = u32::try_from(len).unwrap_or(u32::MAX) | 1 << 31;
             out.extend_from_slice(&len.to_be_bytes());
         }
-    };
-    put_len(name.len());
-    put_len(value.iter().map(|piece| piece.len()).sum());
-    out.extend_from_slice(name);
-    for piece in value {
-        out.extend_from_slice(piece);
     }
 }
 
