@@ -43,8 +43,16 @@ impl Method {
             (Coding::Zstd, 4..=8) => 17,
             (Coding::Brotli, _) | (Coding::Zstd, _) => 18,
         };
-        len.map_or(most, needed_bits).min(most)
+        let bits = len.map_or(most, needed_bits).min(most);
+        if self.coding == Coding::Brotli && self.level >= 5 {
+            return bits.max(Self::LEAST_BROTLI_BITS);
+        }
+        bits
     }
+
+    /// The smallest window of brotli from level 5 on, as a power of two. With a smaller one the library takes tables of 16 MB, and several
+    /// times as long.
+    const LEAST_BROTLI_BITS: u8 = 17;
 
     /// The binary logarithm of the compressor's window in bytes, for a static file of `len` bytes. Every decoder of brotli and zstd takes
     /// a window of 4 MB (RFC 8878 §3.1.1.1.2).
@@ -419,6 +427,20 @@ mod tests {
                     got.len()
                 );
             }
+        }
+    }
+
+    #[test]
+    fn brotli_takes_no_more_memory_for_short_content() {
+        let content = text(2_000);
+        for level in 0..=9 {
+            let method = Method {
+                coding: Coding::Brotli,
+                level,
+            };
+            let (_, memory) = compressed(method, &content, Operation::Continue, true);
+            let (_, unknown) = compressed(method, &content, Operation::Continue, false);
+            assert!(memory <= unknown, "level {level}: {memory}, {unknown}");
         }
     }
 
