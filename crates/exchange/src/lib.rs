@@ -55,9 +55,9 @@ pub use host_table::HostTable;
 pub use http2::{DebugState, Http2Stream, PushOrder, StreamPriority};
 pub use http3::Http3Stream;
 pub use outcome::{
-    BodyUse, CompressHint, Continuation, Filter, FilterResult, Handler, LinkHeaderUse,
-    LocalBoxFuture, Logger, NamedBy, Outcome, Reroute, RerouteFields, RerouteKind, Reroutes,
-    Response, Restore, Successor,
+    BodyUse, CompressHint, Continuation, EarlyReroute, Filter, FilterResult, Handler,
+    LinkHeaderUse, LocalBoxFuture, Logger, NamedBy, Outcome, Reroute, RerouteFields, RerouteKind,
+    Reroutes, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use path_pattern::{PathPattern, compile_regex};

@@ -297,6 +297,18 @@ pub enum BodyUse {
     Stream,
 }
 
+/// The internal redirect that a handler orders for the head of a request alone.
+pub enum EarlyReroute {
+    /// The handler orders no redirect, or one that does not lead to a path of the site, or it cannot tell.
+    None,
+    /// The handler declines the request, whatever the body contains.
+    Declines,
+    /// The handler orders this redirect.
+    Now(Reroute),
+    /// The handler has to look at the disk first. The future returns one of the other variants.
+    Later(LocalBoxFuture<Self>),
+}
+
 /// A handler, which answers requests. It is created from the configuration and shared by all workers; state of a worker
 /// belongs in [`crate::Worker::local`].
 pub trait Handler: Send + Sync {
@@ -311,11 +323,11 @@ pub trait Handler: Send + Sync {
         BodyUse::Whole
     }
 
-    /// Returns the internal redirect that this handler orders for a request with this head, whatever the body contains; `None` if there
-    /// is none, or if it does not lead to a path of the site. If the handler is the first of its path, the server carries out the
-    /// redirect before it receives the body.
-    fn early_reroute(&self, _: &Exchange) -> Option<Reroute> {
-        None
+    /// Returns the internal redirect that this handler orders for a request with this head, whatever the body contains. The server
+    /// carries out the redirect before it receives the body, if the handlers of the path before this one, behind the guards, decline the
+    /// request early as well.
+    fn early_reroute(&self, _: &Exchange) -> EarlyReroute {
+        EarlyReroute::None
     }
 
     /// Whether a streaming handler runs before a client that expects `100 Continue` sends its body: the handler then

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
-    BodyUse, Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope, compile_regex,
+    BodyUse, EarlyReroute, Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope,
+    compile_regex,
 };
 use h2o_http::{StatusCode, escape};
 use regex::bytes::{Captures, Regex};
@@ -222,11 +223,14 @@ impl Handler for Rewrite {
         }
     }
 
-    fn early_reroute(&self, exchange: &Exchange) -> Option<Reroute> {
+    fn early_reroute(&self, exchange: &Exchange) -> EarlyReroute {
         let request = &exchange.request;
-        let (rule, url) = self.find(request.path(), request.query())?;
-        let is_early = rule.status.is_none() && !rule.to.names_host;
-        is_early.then(|| internal(url, exchange))
+        match self.find(request.path(), request.query()) {
+            Some((rule, url)) if rule.status.is_none() && !rule.to.names_host => {
+                EarlyReroute::Now(internal(url, exchange))
+            }
+            Some(_) | None => EarlyReroute::None,
+        }
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {

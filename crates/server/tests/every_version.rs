@@ -566,6 +566,7 @@ fn guards_answer_before_the_body_is_collected() {
     let page = file("page.html", "closed for today");
     let users = file("users", "ann:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
     let missing = folder.path().join("none.html");
+    let root = folder.path().display();
     let paths = format!(
         "      /denied: {{ deny: all, test.handlers: measure }}
       /closed: {{ maintenance: {page}, test.handlers: measure }}
@@ -575,6 +576,12 @@ fn guards_answer_before_the_body_is_collected() {
       /users-first: {{ auth.basic: {{ file: {users}, realm: staff }}, rewrite: {{ match: '^', to: /measure }} }}
       /in-circles: {{ rewrite: {{ match: '^', to: /in-circles }} }}
       /to-measure: {{ rewrite: {{ match: '^', to: /measure }} }}
+      /try-denied: {{ file.try-files: [ '$path.html', /denied ], file.dir: {root} }}
+      /try-users: {{ allow: all, file.try-files: [ '$path.html', /users ], file.dir: {root} }}
+      /try-users-first: {{ auth.basic: {{ file: {users}, realm: staff }}, file.try-files: /measure, file.dir: {root} }}
+      /try-behind: {{ file.dir: {root}, file.try-files: /users }}
+      /try-twice: {{ file.try-files: /to-users/$path, file.dir: {root} }}
+      /try-measure: {{ file.try-files: /measure, file.dir: {root} }}
       /open: {{ allow: all, maintenance: {}, auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
 ",
         missing.display()
@@ -591,6 +598,12 @@ fn guards_answer_before_the_body_is_collected() {
             ("/to-users", "401 [\"www-authenticate\"] "),
             ("/users-first", "401 [\"www-authenticate\"] "),
             ("/in-circles", "502 [] too many internal reprocesses"),
+            // The same for redirects by `file.try-files`; the first look-up of a name needs the disk, the others do not.
+            ("/try-denied/a", "403 [] forbidden"),
+            ("/try-users/b", "401 [\"www-authenticate\"] "),
+            ("/try-users-first/c", "401 [\"www-authenticate\"] "),
+            ("/try-behind/e", "401 [\"www-authenticate\"] "),
+            ("/try-twice/d", "401 [\"www-authenticate\"] "),
         ] {
             for expect in [&[][..], &[("expect", "100-continue")]] {
                 let server = start_with("", &paths);
@@ -606,7 +619,9 @@ fn guards_answer_before_the_body_is_collected() {
         // cache.
         let server = start_with("", &paths);
         let mut client = Client::connect(&server, version);
-        for path in ["/open", "/open", "/to-measure"] {
+        let fresh = format!("/try-measure/{version:?}");
+        let paths = ["/open", "/open", "/to-measure", &fresh, &fresh];
+        for path in paths {
             let counted = client.ask(Request::Expect(path, 30_000));
             assert_eq!(counted, answered(&[100, 200], "30000 bytes"), "{version:?}");
         }

@@ -1,6 +1,6 @@
 //! The directives `file.dir` and `file.file`, and their handler.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use h2o_config::{Command, Directive, Kinds, Levels, Pass};
 use h2o_exchange::{
-    BodyUse, Counter, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed, Scope,
+    BodyUse, Counter, EarlyReroute, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed,
+    Scope,
 };
 
 use h2o_log::reason;
@@ -17,11 +18,11 @@ use rustix::io::Errno;
 
 use super::cache::{CacheKey, ContentCache};
 use super::document::Document;
-use super::encoding::AcceptedEncodings;
+use super::encoding::{AcceptedEncodings, VARIANTS};
 use super::locate::{FoundFile, KeptVariant, Lookup, LookupResult};
 use super::open::Access;
 use super::service::{Service, ServiceTarget};
-use super::settings::file_name;
+use super::settings::{SendCompressed, file_name};
 use super::{listing, respond, try_files};
 
 pub(super) const DIR: Directive<Scope> = Directive {
@@ -69,6 +70,45 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
     scope.shared.edit::<PathChecks>().0.push(check);
 }
 
+/// The names of which a `file.dir` sends a file in response to a request.
+struct Names {
+    root: CString,
+    names: Vec<Vec<u8>>,
+}
+
+impl Names {
+    /// The names for the path of a request; `None` if other names may be looked for as well.
+    fn of(service: &Service, path: &[u8]) -> Option<Self> {
+        let ServiceTarget::Directory(root) = &service.target else {
+            return None;
+        };
+        let name = service.rest(path);
+        if matches!(name, b"" | b"/") {
+            return None;
+        }
+        let is_off = service.settings.compressed == SendCompressed::Off;
+        let suffixes = VARIANTS.iter().map(|(suffix, _)| *suffix);
+        let suffixes = suffixes.filter(|_| !is_off);
+        Some(Self {
+            root: CString::new(&**root).ok()?,
+            names: std::iter::once(&b""[..])
+                .chain(suffixes)
+                .map(|suffix| [name, suffix].concat())
+                .collect(),
+        })
+    }
+
+    /// Whether nothing has one of the names.
+    fn are_absent(&self, access: Access) -> Result<bool, Errno> {
+        for name in &self.names {
+            if !try_files::is_nothing(&self.root, name, access)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// Label of the file handler's lines in the error log.
 const LABEL: &str = "lib/handler/file.c";
 
@@ -83,6 +123,24 @@ impl Handler for FileHandler {
             BodyUse::Whole
         } else {
             BodyUse::None
+        }
+    }
+
+    fn early_reroute(&self, exchange: &Exchange) -> EarlyReroute {
+        let Some(names) = Names::of(&self.0, exchange.request.path()) else {
+            return EarlyReroute::None;
+        };
+        let early = |is_absent| match is_absent {
+            true => EarlyReroute::Declines,
+            false => EarlyReroute::None,
+        };
+        match names.are_absent(Access::InMemory) {
+            Ok(is_absent) => early(is_absent),
+            Err(_) => EarlyReroute::Later(Box::pin(async move {
+                let look = move || names.are_absent(Access::Waiting);
+                let looked = tokio::task::spawn_blocking(look).await;
+                early(matches!(looked, Ok(Ok(true))))
+            })),
         }
     }
 

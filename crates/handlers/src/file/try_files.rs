@@ -4,7 +4,10 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
-use h2o_exchange::{BodyUse, Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope};
+use h2o_exchange::{
+    BodyUse, EarlyReroute, Exchange, Handler, LocalBoxFuture, Outcome, Reroute, RerouteKind,
+    Response, Scope,
+};
 use h2o_http::{StatusCode, escape};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -98,42 +101,108 @@ enum Found {
 
 impl Handler for TryFilesHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        if exchange.request.path_has_nul() {
-            return Outcome::Declined;
-        }
-        let path = exchange.request.path();
-        let rest = path.get(key_of(exchange).len()..).unwrap_or_default();
-        let rest = if rest.is_empty() { b"/" } else { rest };
-        let settings = &exchange.site.path(exchange.route).settings;
-        let Some(root) = settings.peek::<Root>().and_then(|root| root.0.clone()) else {
-            return self.0.answer(exchange, Found::Nothing);
-        };
-        match self.0.find(&root, rest, Access::InMemory) {
-            Ok(found) => self.0.answer(exchange, found),
-            Err(_) => self.find_later(exchange, rest.to_vec(), root),
+        let elements = &self.0;
+        match self.find(exchange) {
+            None => Outcome::Declined,
+            Some(Search::Done(found)) => elements.decide(exchange, found).carry_out(exchange),
+            Some(Search::Disk(look_up)) => {
+                let Some(reference) = exchange.reference() else {
+                    return Outcome::Declined;
+                };
+                let elements = Arc::clone(elements);
+                Outcome::Later(Box::pin(async move {
+                    let found = look_up.await;
+                    let exchange = &mut *reference.borrow_mut();
+                    elements.decide(exchange, found).carry_out(exchange)
+                }))
+            }
         }
     }
 
     fn body_use(&self, _: &Exchange) -> BodyUse {
         BodyUse::Whole
     }
+
+    fn early_reroute(&self, exchange: &Exchange) -> EarlyReroute {
+        let elements = &self.0;
+        match self.find(exchange) {
+            None => EarlyReroute::Declines,
+            Some(Search::Done(found)) => elements.decide(exchange, found).early(),
+            Some(Search::Disk(look_up)) => {
+                let Some(reference) = exchange.reference() else {
+                    return EarlyReroute::None;
+                };
+                let elements = Arc::clone(elements);
+                EarlyReroute::Later(Box::pin(async move {
+                    let found = look_up.await;
+                    elements.decide(&reference.borrow(), found).early()
+                }))
+            }
+        }
+    }
+}
+
+/// A search for the first element for which a file exists.
+enum Search {
+    Done(Found),
+    /// The disk is needed, so another thread searches.
+    Disk(LocalBoxFuture<Found>),
 }
 
 impl TryFilesHandler {
-    fn find_later(&self, exchange: &Exchange, rest: Vec<u8>, root: Arc<CString>) -> Outcome {
-        let Some(reference) = exchange.reference() else {
-            return Outcome::Declined;
+    /// Searches for the file that answers the request. `None` if the request cannot name a file.
+    fn find(&self, exchange: &Exchange) -> Option<Search> {
+        if exchange.request.path_has_nul() {
+            return None;
+        }
+        let path = exchange.request.path();
+        let rest = path.get(key_of(exchange).len()..).unwrap_or_default();
+        let rest = if rest.is_empty() { b"/" } else { rest };
+        let settings = &exchange.site.path(exchange.route).settings;
+        let Some(root) = settings.peek::<Root>().and_then(|root| root.0.clone()) else {
+            return Some(Search::Done(Found::Nothing));
         };
-        let elements = Arc::clone(&self.0);
-        Outcome::Later(Box::pin(async move {
-            let looking = Arc::clone(&elements);
-            let look = move || looking.find(&root, &rest, Access::Waiting);
-            let found = match tokio::task::spawn_blocking(look).await {
+        if let Ok(found) = self.0.find(&root, rest, Access::InMemory) {
+            return Some(Search::Done(found));
+        }
+        let (elements, rest) = (Arc::clone(&self.0), rest.to_vec());
+        Some(Search::Disk(Box::pin(async move {
+            let look = move || elements.find(&root, &rest, Access::Waiting);
+            match tokio::task::spawn_blocking(look).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(_)) | Err(_) => Found::Nothing,
-            };
-            elements.answer(&mut reference.borrow_mut(), found)
-        }))
+            }
+        })))
+    }
+}
+
+/// What the handler does with a request.
+enum Decision {
+    /// The next handler of the path serves the request.
+    Decline,
+    Status(StatusCode),
+    Redirect(Reroute),
+}
+
+impl Decision {
+    fn carry_out(self, exchange: &Exchange) -> Outcome {
+        match self {
+            Self::Decline => Outcome::Declined,
+            Self::Status(status) => {
+                exchange.worker.counters.count_status(status);
+                let reason = status.reason();
+                Outcome::Done(Response::error(status, reason, reason))
+            }
+            Self::Redirect(order) => Outcome::Reroute(order),
+        }
+    }
+
+    fn early(self) -> EarlyReroute {
+        match self {
+            Self::Redirect(order) => EarlyReroute::Now(order),
+            Self::Decline => EarlyReroute::Declines,
+            Self::Status(_) => EarlyReroute::None,
+        }
     }
 }
 
@@ -163,10 +232,10 @@ impl Elements {
         Ok(Found::Nothing)
     }
 
-    fn answer(&self, exchange: &mut Exchange, found: Found) -> Outcome {
+    fn decide(&self, exchange: &Exchange, found: Found) -> Decision {
         let request = &exchange.request;
         let url = match (found, &self.last) {
-            (Found::Itself, _) => return Outcome::Declined,
+            (Found::Itself, _) => return Decision::Decline,
             (Found::Other(name), _) => {
                 let mut url = Vec::new();
                 let path = [key_of(exchange).as_bytes(), &name].concat();
@@ -174,11 +243,7 @@ impl Elements {
                 url.extend_from_slice(request.query());
                 url
             }
-            (Found::Nothing, Last::Status(status)) => {
-                exchange.worker.counters.count_status(*status);
-                let reason = status.reason();
-                return Outcome::Done(Response::error(*status, reason, reason));
-            }
+            (Found::Nothing, Last::Status(status)) => return Decision::Status(*status),
             (Found::Nothing, Last::Path(path)) => {
                 let rest = request.path().get(key_of(exchange).len()..);
                 let rest = rest.unwrap_or_default();
@@ -191,7 +256,7 @@ impl Elements {
                     .unwrap_or(url.len());
                 // The request has already been redirected to this path.
                 if url[..end] == *request.path() || url[..end] == *request.raw_path() {
-                    return Outcome::Declined;
+                    return Decision::Decline;
                 }
                 url
             }
@@ -201,7 +266,7 @@ impl Elements {
         let mut order = Reroute::to(url, request.method.clone(), true);
         // If the other path responds with a redirect, that is sent to the client, and not followed by the server.
         order.kind = RerouteKind::Reprocess;
-        Outcome::Reroute(order)
+        Decision::Redirect(order)
     }
 }
 
@@ -232,21 +297,33 @@ fn fill_in(
     out
 }
 
+/// The name without the slashes at its beginning; `.` if nothing else is in it.
+fn without_slashes(name: &[u8]) -> &[u8] {
+    let start = name.iter().position(|&byte| byte != b'/');
+    start.map_or(b".", |start| &name[start..])
+}
+
+/// Whether nothing in the directory `root` has this name, and no file has a part of it, as `a.php` has of `a.php/more`.
+pub(super) fn is_nothing(root: &CString, name: &[u8], access: Access) -> Result<bool, Errno> {
+    let Ok(relative) = CString::new(without_slashes(name)) else {
+        return Ok(false);
+    };
+    let root = open::configured(root, LOOK | OFlags::DIRECTORY, access);
+    let looked = root
+        .and_then(|root| open::beneath(std::os::fd::AsFd::as_fd(&root), &relative, LOOK, access));
+    match looked {
+        Err(Errno::AGAIN) => Err(Errno::AGAIN),
+        Err(Errno::NOENT) => Ok(true),
+        Ok(_) | Err(_) => Ok(false),
+    }
+}
+
 /// Whether the directory `root` has a file of this name, or a directory if the name ends with `/`.
 fn is_there(root: &CString, name: &[u8], access: Access) -> Result<bool, Errno> {
     let wants_directory = name.ends_with(b"/");
-    let start = name
-        .iter()
-        .position(|&byte| byte != b'/')
-        .unwrap_or(name.len());
     let looked = || {
         let root = open::configured(root, LOOK | OFlags::DIRECTORY, access)?;
-        let relative = if start == name.len() {
-            b"."
-        } else {
-            &name[start..]
-        };
-        let relative = CString::new(relative).map_err(|_| Errno::INVAL)?;
+        let relative = CString::new(without_slashes(name)).map_err(|_| Errno::INVAL)?;
         let file = open::beneath(std::os::fd::AsFd::as_fd(&root), &relative, LOOK, access)?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
         Ok(match kind {

@@ -1,14 +1,11 @@
 //! Decides what the server does with a request whose head is complete (run its handlers, collect its body first, refuse it), by the
 //! same rules for every protocol version.
 
-use std::rc::Rc;
-
 use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
 
 use super::collect::Collector;
-use super::guards::{self, Guarded, WaitingGuard};
-use super::reroute::reroute_early;
+use super::guards::{self, Guarded, WaitingStep};
 use super::{answers, routing, serve};
 use crate::context::Context;
 use crate::setup::Setup;
@@ -26,9 +23,9 @@ pub(crate) enum Admission {
     Tunnel,
     /// Run the handlers once the whole body of the request has come.
     Collect(Collector),
-    /// Like [`Admission::Collect`], but only after this guard of the path (a handler that only refuses or lets through) has let the
+    /// Like [`Admission::Collect`], but only after this step (such as a guard, a handler that only refuses or lets through) has let the
     /// request through.
-    CollectOnceGuarded(Collector, WaitingGuard),
+    CollectOnceGuarded(Collector, WaitingStep),
     /// Run the handlers once the first bytes of the body have come; the handlers pull the rest.
     Stream,
     /// Like [`Admission::Stream`], but run the handlers now: one of them decides whether the client may send the body (100
@@ -64,11 +61,12 @@ pub(crate) fn admit(
     if !asks_for_tunnel && pending.is_none() {
         return Admission::Start;
     }
-    let mut source_guard = None;
+    let mut waiting = None;
     if !asks_for_tunnel {
-        match settle_path(exchange) {
-            Ok(waiting) => source_guard = waiting,
-            Err(response) => return Admission::Refuse(*response),
+        match guards::settle_path(exchange) {
+            Guarded::Passed => {}
+            Guarded::Answered(response) => return Admission::Refuse(response),
+            Guarded::Waiting(step) => waiting = Some(step),
         }
     }
     let body_use = routing::body_use(exchange);
@@ -95,43 +93,20 @@ pub(crate) fn admit(
         }
         BodyUse::Stream => Admission::Stream,
         BodyUse::Whole => {
-            let guard =
-                match source_guard.map_or_else(|| guards::run(exchange, 0), Guarded::Waiting) {
-                    Guarded::Passed => None,
-                    Guarded::Answered(response) => return Admission::Refuse(response),
-                    Guarded::Waiting(guard) => Some(guard),
-                };
+            let step = match waiting.map_or_else(|| guards::run(exchange, 0), Guarded::Waiting) {
+                Guarded::Passed => None,
+                Guarded::Answered(response) => return Admission::Refuse(response),
+                Guarded::Waiting(step) => Some(step),
+            };
             let announced = exchange.request.body;
             if matches!(announced, BodyLength::Known(len) if len > setup.temp_buffer_max_size) {
                 return Admission::Refuse(answers::too_large(context));
             }
             let collector = Collector::new(context, setup, announced);
-            match guard {
+            match step {
                 None => Admission::Collect(collector),
-                Some(guard) => Admission::CollectOnceGuarded(collector, guard),
+                Some(step) => Admission::CollectOnceGuarded(collector, step),
             }
         }
-    }
-}
-
-/// Carries out the internal redirects that the head of the request alone decides, such as those of `rewrite`, before the body is
-/// received: so the guards of the target path run before the body is collected, and a handler of that path can pull the body while it
-/// arrives. Returns a guard of the path that has not decided yet, if there is one; the redirect then follows when the body has been
-/// received.
-fn settle_path(exchange: &mut Exchange) -> Result<Option<WaitingGuard>, Box<Response>> {
-    loop {
-        let site = Rc::clone(&exchange.site);
-        let path = site.path(exchange.route);
-        let first = path.handlers.get(path.guards as usize);
-        let Some(order) = first.and_then(|first| first.early_reroute(exchange)) else {
-            return Ok(None);
-        };
-        match guards::run(exchange, 0) {
-            Guarded::Passed if exchange.has_passed_guards => {}
-            Guarded::Passed => return Ok(None),
-            Guarded::Answered(response) => return Err(Box::new(response)),
-            Guarded::Waiting(guard) => return Ok(Some(guard)),
-        }
-        reroute_early(exchange, order)?;
     }
 }

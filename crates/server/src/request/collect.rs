@@ -10,7 +10,7 @@ use h2o_exchange::{
 use h2o_http::BodyLength;
 
 use super::answers;
-use super::guards::WaitingGuard;
+use super::guards::WaitingStep;
 use crate::context::Context;
 use crate::setup::Setup;
 
@@ -30,17 +30,17 @@ pub(super) struct BodyCollection {
     pub(super) owed: usize,
     /// Whether the whole body has come from the client.
     pub(super) is_complete: bool,
-    /// The guard (a handler that only refuses or lets through) that has not decided yet whether the body may be collected.
-    pub(super) guard: Option<WaitingGuard>,
+    /// What the request waits for before the body may be collected, such as a guard (a handler that only refuses or lets through).
+    pub(super) awaited: Option<WaitingStep>,
 }
 
 impl BodyCollection {
-    pub(super) const fn new(collector: Collector, guard: Option<WaitingGuard>) -> Self {
+    pub(super) const fn new(collector: Collector, awaited: Option<WaitingStep>) -> Self {
         Self {
             collector,
             owed: 0,
             is_complete: false,
-            guard,
+            awaited,
         }
     }
 

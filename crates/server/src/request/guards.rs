@@ -1,11 +1,13 @@
-//! Runs the guards of a path (handlers that only refuse or let through) before the server collects the body of a request, so that a
-//! refused client cannot fill the disk.
+//! Decides, before the server collects the body of a request, whether it may: runs the guards of the request's path (handlers that only
+//! refuse or let through), so that a refused client cannot fill the disk. Internal redirects that the head of the request alone decides,
+//! such as those of `rewrite` and `file.try-files`, are carried out before, so that the guards of their target run, too.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};
 
-use h2o_exchange::{Exchange, ExchangeRef, LocalBoxFuture, Outcome, Response};
+use h2o_exchange::{EarlyReroute, Exchange, ExchangeRef, LocalBoxFuture, Outcome, Response};
 
+use super::reroute::reroute_early;
 use super::serve::fenced;
 
 /// What the guards of a path decide about a request.
@@ -14,15 +16,66 @@ pub(super) enum Guarded {
     Passed,
     /// A guard has answered the request with this response.
     Answered(Response),
-    /// A guard has not decided yet.
-    Waiting(WaitingGuard),
+    /// The decision is not there yet.
+    Waiting(WaitingStep),
 }
 
-/// A guard that has not decided about its request yet.
-pub(crate) struct WaitingGuard {
-    future: LocalBoxFuture<Outcome>,
-    /// Index of the guard to run next if this one lets the request through.
-    next: usize,
+/// What a request waits for before its body may be collected.
+pub(crate) enum WaitingStep {
+    /// A guard that has not decided yet.
+    Guard {
+        future: LocalBoxFuture<Outcome>,
+        /// Index of the guard to run next if this one lets the request through.
+        next: usize,
+    },
+    /// A handler behind the guards, which have let the request through, looks at the disk to know whether it redirects the request.
+    LookUp {
+        future: LocalBoxFuture<EarlyReroute>,
+        /// Index of the handler.
+        handler: usize,
+    },
+}
+
+/// Carries out the internal redirects that the head of the request alone decides, each after the guards of its path have let the request
+/// through. Does not run the guards of the path where the redirects end.
+pub(super) fn settle_path(exchange: &mut Exchange) -> Guarded {
+    settle_from(exchange, 0)
+}
+
+/// As [`settle_path`]; the handlers of the path behind the guards, up to that of index `from`, decline the request.
+fn settle_from(exchange: &mut Exchange, mut from: usize) -> Guarded {
+    loop {
+        let site = Rc::clone(&exchange.site);
+        let path = site.path(exchange.route);
+        let handler = from.max(path.guards as usize);
+        let Some(next) = path.handlers.get(handler) else {
+            return Guarded::Passed;
+        };
+        match next.early_reroute(exchange) {
+            EarlyReroute::None => return Guarded::Passed,
+            EarlyReroute::Declines => from = handler + 1,
+            order @ (EarlyReroute::Now(_) | EarlyReroute::Later(_)) => {
+                if !exchange.has_passed_guards {
+                    match run(exchange, 0) {
+                        Guarded::Passed if exchange.has_passed_guards => {}
+                        decided => return decided,
+                    }
+                }
+                match order {
+                    EarlyReroute::None | EarlyReroute::Declines => return Guarded::Passed,
+                    EarlyReroute::Later(future) => {
+                        return Guarded::Waiting(WaitingStep::LookUp { future, handler });
+                    }
+                    EarlyReroute::Now(order) => {
+                        if let Err(response) = reroute_early(exchange, order) {
+                            return Guarded::Answered(*response);
+                        }
+                        from = 0;
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Runs the guards of the request's path, beginning with the one of index `first`.
@@ -39,7 +92,7 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
             Err(response) => return Guarded::Answered(*response),
             Ok(Outcome::Later(future)) => {
                 let next = number + 1;
-                return Guarded::Waiting(WaitingGuard { future, next });
+                return Guarded::Waiting(WaitingStep::Guard { future, next });
             }
             // The guard wants to see the response of the later handlers: it counts as passed here, and runs again together with
             // those handlers.
@@ -50,25 +103,65 @@ pub(super) fn run(exchange: &mut Exchange, first: usize) -> Guarded {
     Guarded::Passed
 }
 
-impl WaitingGuard {
-    /// Polls the waiting guard, and the guards after it once it has let the request through.
+/// Carries out the redirects that are due from the handler of index `from` on, and runs the guards of the path where they end.
+fn settle_and_run(exchange: &mut Exchange, from: usize) -> Guarded {
+    match settle_from(exchange, from) {
+        Guarded::Passed if !exchange.has_passed_guards => run(exchange, 0),
+        decided => decided,
+    }
+}
+
+impl WaitingStep {
+    /// Polls what the request waits for, and takes the steps after it once that has let the request through.
     pub(super) fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
         let worker = Rc::clone(&exchange.borrow().worker);
         loop {
-            match fenced(&worker, || self.future.as_mut().poll(task)) {
-                Ok(Poll::Pending) => return Guarded::Waiting(self),
-                Ok(Poll::Ready(Outcome::Declined)) => {
-                    match run(&mut exchange.borrow_mut(), self.next) {
-                        // The next guard has to wait, too: its future must be polled once, so that it has a waker.
-                        Guarded::Waiting(next) => self = next,
-                        decided @ (Guarded::Passed | Guarded::Answered(_)) => return decided,
+            let decided = match &mut self {
+                Self::Guard { future, next } => {
+                    match fenced(&worker, || future.as_mut().poll(task)) {
+                        Ok(Poll::Pending) => return Guarded::Waiting(self),
+                        Ok(Poll::Ready(Outcome::Declined)) => {
+                            let exchange = &mut *exchange.borrow_mut();
+                            match run(exchange, *next) {
+                                Guarded::Passed if exchange.has_passed_guards => {
+                                    settle_and_run(exchange, 0)
+                                }
+                                decided => decided,
+                            }
+                        }
+                        Ok(Poll::Ready(Outcome::Done(response))) => Guarded::Answered(response),
+                        Err(response) => Guarded::Answered(*response),
+                        Ok(Poll::Ready(
+                            Outcome::Later(_) | Outcome::Next(_) | Outcome::Reroute(_),
+                        )) => Guarded::Passed,
                     }
                 }
-                Ok(Poll::Ready(Outcome::Done(response))) => return Guarded::Answered(response),
-                Err(response) => return Guarded::Answered(*response),
-                Ok(Poll::Ready(Outcome::Later(_) | Outcome::Next(_) | Outcome::Reroute(_))) => {
-                    return Guarded::Passed;
+                Self::LookUp { future, handler } => {
+                    match fenced(&worker, || future.as_mut().poll(task)) {
+                        Ok(Poll::Pending) => return Guarded::Waiting(self),
+                        Ok(Poll::Ready(EarlyReroute::None)) => Guarded::Passed,
+                        Ok(Poll::Ready(EarlyReroute::Declines)) => {
+                            settle_and_run(&mut exchange.borrow_mut(), *handler + 1)
+                        }
+                        Ok(Poll::Ready(EarlyReroute::Now(order))) => {
+                            let exchange = &mut *exchange.borrow_mut();
+                            match reroute_early(exchange, order) {
+                                Ok(()) => settle_and_run(exchange, 0),
+                                Err(response) => Guarded::Answered(*response),
+                            }
+                        }
+                        Ok(Poll::Ready(EarlyReroute::Later(look_up))) => {
+                            *future = look_up;
+                            continue;
+                        }
+                        Err(response) => Guarded::Answered(*response),
+                    }
                 }
+            };
+            match decided {
+                // What the request waits for next must be polled once, so that it has a waker.
+                Guarded::Waiting(next) => self = next,
+                Guarded::Passed | Guarded::Answered(_) => return decided,
             }
         }
     }

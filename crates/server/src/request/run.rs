@@ -150,8 +150,8 @@ impl Requests {
                 let collecting = BodyCollection::new(collector, None);
                 self.await_body(id, exchange, Phase::Collecting(collecting));
             }
-            Admission::CollectOnceGuarded(collector, guard) => {
-                let collecting = BodyCollection::new(collector, Some(guard));
+            Admission::CollectOnceGuarded(collector, step) => {
+                let collecting = BodyCollection::new(collector, Some(step));
                 self.await_body(id, exchange, Phase::Collecting(collecting));
                 if let Some(slot) = self.slots.get_mut(id) {
                     slot.awaits_continue = expects_continue;
@@ -161,8 +161,8 @@ impl Requests {
         }
     }
 
-    /// Polls the guard (a handler that only refuses or lets through) that a request waits for, if any, before more of the request's
-    /// body is collected. Returns whether all guards have let the request through.
+    /// Polls the step that a request waits for, if any, such as a guard (a handler that only refuses or lets through), before more of
+    /// the request's body is collected. Returns whether the body may be collected.
     pub(super) fn pass_guards<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -175,19 +175,19 @@ impl Requests {
         let Phase::Collecting(collecting) = &mut slot.phase else {
             return false;
         };
-        let Some(guard) = collecting.guard.take() else {
+        let Some(step) = collecting.awaited.take() else {
             return true;
         };
         let waker = slot.waker(turn, id);
         let Some(exchange) = slot.exchange.clone() else {
             return false;
         };
-        match guard.poll(&exchange, &mut TaskContext::from_waker(&waker)) {
-            Guarded::Waiting(guard) => {
+        match step.poll(&exchange, &mut TaskContext::from_waker(&waker)) {
+            Guarded::Waiting(step) => {
                 if let Phase::Collecting(collecting) = &mut slot.phase {
-                    collecting.guard = Some(guard);
+                    collecting.awaited = Some(step);
                 }
-                // The client may send no more of the body while the guard decides.
+                // The client may send no more of the body before the decision.
                 self.slots.mark(id, Mark::Waiting, true);
                 false
             }
