@@ -170,6 +170,21 @@ async def compressed():
         assert zlib.decompress(bytes(answer.content), 31) == LARGE
 
 
+async def compressed_lines():
+    """Prints the lines of a streamed response, compressed by gzip, each when it has arrived. The path is the second argument."""
+    async with connected() as client:
+        stream = client.ask(sys.argv[3], fields=[("accept-encoding", "gzip")])
+        answer, decoder, taken = client.answers[stream], zlib.decompressobj(31), 0
+        while not answer.has_ended or taken < len(answer.content):
+            await client.until(lambda: answer.has_ended or taken < len(answer.content))
+            piece = bytes(answer.content[taken:])
+            taken += len(piece)
+            sys.stdout.write(decoder.decompress(piece).decode())
+            sys.stdout.flush()
+        assert answer.field(b"content-encoding") == b"gzip", answer.heads
+        assert decoder.eof
+
+
 async def many():
     """A client asks for more files than it may have streams open at a time; all are answered on one connection."""
     async with connected() as client:

@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use h2o_tests::{Backend, Setup, Talk, curl, run, tool};
+use h2o_tests::{Backend, Random, Raw, Setup, Talk, curl, run, tool};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 /// A text of 400 KB.
 fn text() -> String {
@@ -60,32 +61,96 @@ fn a_streamed_response_arrives_line_by_line() {
             talk.send("0\r\n\r\n");
         }
     });
-    let paths: String = ["gzip", "br"]
+    let paths: String = ["gzip", "br", "zstd"]
         .map(|coding| {
             let url = backend.url("/");
             format!("      /{coding}: {{ proxy.reverse.url: '{url}', compress: [{coding}] }}\n")
         })
         .concat();
-    let config = format!("listen: @PORT@\nhosts:\n  default:\n    paths:\n{paths}");
-    let server = Setup::new(&config).start();
-    for version in ["--http1.1", "--http2-prior-knowledge"] {
-        for coding in ["gzip", "br"] {
-            let mut client = Command::new("curl")
-                .args(["-sN", "--compressed", "--max-time", "60", version])
-                .arg(format!("http://127.0.0.1:{}/{coding}", server.port()))
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("curl is installed");
-            let output = client.stdout.take().expect("the client's output is a pipe");
-            let mut lines = BufReader::new(output).lines();
-            for line in 0..3 {
-                go.send(()).expect("the backend runs");
-                let got = lines.next().map(|line| line.expect("the bytes are UTF-8"));
-                assert_eq!(got, Some(format!("line {line}")), "{version} {coding}");
-            }
-            assert!(lines.next().is_none(), "{version} {coding}");
-            assert!(client.wait().is_ok_and(|status| status.success()));
+    let server = Setup::http3("", "", &paths).start();
+    let port = server.port().to_string();
+    let mut clients = Vec::new();
+    for coding in ["gzip", "br", "zstd"] {
+        for version in ["--http1.1", "--http2"] {
+            let mut client = Command::new("curl");
+            client.args(["-skN", "--compressed", "--max-time", "60", version]);
+            client.arg(format!("https://localhost:{port}/{coding}"));
+            clients.push((format!("{version} {coding}"), client, None));
         }
+    }
+    let mut over_http3 = Command::new(tool("aioquic/bin/python3"));
+    over_http3.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py"));
+    over_http3.args(["compressed_lines", &port, "/gzip"]);
+    // This client says in the end that all was as it expected.
+    clients.push(("HTTP/3 gzip".to_owned(), over_http3, Some("ok")));
+    for (name, mut client, last) in clients {
+        let mut client = client
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client is installed");
+        let output = client.stdout.take().expect("the client's output is a pipe");
+        let mut lines = BufReader::new(output).lines();
+        for line in 0..3 {
+            go.send(()).expect("the backend runs");
+            let got = lines.next().map(|line| line.expect("the bytes are UTF-8"));
+            assert_eq!(got, Some(format!("line {line}")), "{name}");
+        }
+        let rest = lines.next().map(|line| line.expect("the bytes are UTF-8"));
+        assert_eq!(rest.as_deref(), last, "{name}");
+        assert!(client.wait().is_ok_and(|status| status.success()), "{name}");
+    }
+}
+
+#[test]
+fn clients_that_read_nothing_take_little_memory_and_are_accounted() {
+    const CLIENTS: usize = 300;
+    const MOST: usize = 400_000;
+    let mut random = Random::new(3);
+    let text: String = (0..400_000)
+        .map(|_| format!("{:07x} ", random.below(1 << 28)))
+        .collect();
+    for coding in ["br", "zstd", "gzip"] {
+        // With small buffers in the kernel most of each response stays to be compressed.
+        let config = "
+listen: { host: 127.0.0.1, port: @PORT@, sndbuf: 16384 }
+num-threads: 1
+compress: [ br, zstd, gzip ]
+hosts:
+  default:
+    paths:
+      /: { file.dir: @DIR@/www }
+      /status: { status: ON }
+";
+        let server = Setup::new(config).file("www/large.txt", &text).start();
+        let request = format!(
+            "GET /large.txt HTTP/1.1\r\nhost: a\r\nconnection: close\r\naccept-encoding: {coding}\r\n\r\n"
+        );
+        // A first response, read to its end, sets up what the worker keeps anyway.
+        let mut first = server.connect();
+        first.send(&request);
+        assert!(first.read_to_end().len() < text.len(), "{coding}");
+        let before = server.memory_at_rest();
+        let clients: Vec<Raw> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = server.connect();
+                set_socket_recv_buffer_size(client.stream(), 4096).expect("it is a socket");
+                client.send(&request);
+                client
+            })
+            .collect();
+        let taken = server.memory_at_rest().saturating_sub(before) / CLIENTS;
+        let status = server.ask("GET /status/json").text();
+        let accounted = status.split("\"memory.buffers-bytes\":").nth(1);
+        let accounted =
+            accounted.and_then(|rest| rest.split([',', '\n']).next()?.trim().parse().ok());
+        let accounted: usize = accounted.expect("the status has the number");
+        let accounted = accounted / CLIENTS;
+        let seen = format!("{coding}: {taken} bytes taken, {accounted} accounted");
+        println!("{seen}");
+        assert!(taken <= MOST && accounted <= MOST, "{seen}");
+        // The responses have begun, and nearly all that they take is accounted.
+        assert!(taken > 100_000 && accounted > taken * 4 / 5, "{seen}");
+        drop(clients);
     }
 }
 

@@ -283,6 +283,32 @@ fn what_cannot_be_kept_is_compressed_while_it_is_sent() {
 }
 
 #[test]
+fn a_full_disk_keeps_nothing_and_breaks_no_response() {
+    let content = text(41, 900_000);
+    // A limit on the size of files stands for a full disk: writing beyond it fails in the middle of a compressed copy, which takes more.
+    let server = Setup::new(&config(CACHE))
+        .file("www/a.txt", &content)
+        .file("www/b.txt", text(42, 40_000))
+        .launched_by(&["sh", "-c", "trap '' XFSZ; ulimit -f 100; exec $0 $*"])
+        .start();
+    let message = "compress.cache: nothing can be kept in ";
+    eventually(message, || {
+        let (response, got) = get(&server, "--http1.1", "br", "/a.txt");
+        assert!(!is_kept(&response) && got == content.as_bytes());
+        server.messages().contains(message).then_some(())
+    });
+    assert_eq!(forms(&server.folder), Vec::<PathBuf>::new());
+    // Nothing is kept for a while, also of files for which there would be space, but they are sent.
+    for coding in ["br", "zstd", "gzip"] {
+        for (path, content) in [("/a.txt", &content), ("/b.txt", &text(42, 40_000))] {
+            let (response, got) = get(&server, "--http2-prior-knowledge", coding, path);
+            assert!(!is_kept(&response) && got == content.as_bytes());
+        }
+    }
+    assert_eq!(forms(&server.folder), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn a_directory_that_others_can_write_to_is_refused() {
     let folder = Folder::new();
     let path = folder.make_dir("cache");
