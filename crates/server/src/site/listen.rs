@@ -190,14 +190,14 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "BYTES",
         "the kernel's choice",
-        "Send buffer of accepted connections (`SO_SNDBUF`).",
+        "Send buffer of accepted connections (`SO_SNDBUF`). Linux takes twice the size, for its own bookkeeping as well.",
     ),
     Attribute::optional(
         "rcvbuf",
         Kinds::SCALAR,
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of accepted connections (`SO_RCVBUF`).",
+        "Receive buffer of accepted connections (`SO_RCVBUF`). Linux takes twice the size, as for `sndbuf`.",
     ),
 ];
 

@@ -38,13 +38,15 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "sndbuf",
         "BYTES",
         "the kernel's choice",
-        "Send buffer of the UDP sockets. If the kernel refuses the size, the server does not start.",
+        "Send buffer of the UDP sockets. Linux takes twice the size, for its own bookkeeping as well. If the kernel refuses the size, \
+         the server does not start.",
     ),
     attribute(
         "rcvbuf",
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of the UDP sockets. If the kernel refuses the size, the server does not start.",
+        "Receive buffer of the UDP sockets. Linux takes twice the size, as for `sndbuf`. If the kernel refuses the size, the server \
+         does not start.",
     ),
     attribute(
         "amp-limit",

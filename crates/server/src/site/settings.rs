@@ -316,7 +316,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "limit-request-body",
         "BYTES",
         "1073741824",
-        "Largest request body accepted; a larger one is answered with 413.",
+        "Largest request body accepted. A larger one is answered with 413; over HTTP/2, and over HTTP/3 if its length was not announced, its \
+         stream is reset.",
         |scope, command| {
             settings(scope).http1.limit_request_body =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;

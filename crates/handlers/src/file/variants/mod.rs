@@ -37,7 +37,7 @@ pub(super) const CACHE: Directive<Scope> = Directive {
            file compressed while it is sent; meanwhile a thread compresses it by brotli at level 9, zstd at 12 or gzip at 9 (or what \
            `compress` says, if that is higher), and later clients get that form like a [precompressed file](#filesend-compressed), \
            with a strong `etag` and ranges. It is made for each coding that a client asks for and `compress` has, from \
-           files of up to 64 MB that have not changed for two seconds. See [Keep compressed files](files.md#keep-compressed-files).",
+           files of up to 64 MiB that have not changed for two seconds. See [Keep compressed files](files.md#keep-compressed-files).",
     apply,
 };
 
