@@ -134,7 +134,7 @@ pub(crate) struct Work {
 
 unsafe extern "C" {
     pub(crate) fn shim_open(memory: *mut Memory) -> *mut State;
-    pub(crate) fn shim_close(mrb: *mut State);
+    pub(crate) fn shim_close(mrb: *mut State, watch: *mut Watch);
     pub(crate) fn shim_version() -> *const c_char;
     pub(crate) fn shim_nil() -> u64;
     pub(crate) fn shim_bool(value: c_int) -> u64;

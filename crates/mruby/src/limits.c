@@ -583,6 +583,20 @@ static void sweep(mrb_state *mrb, struct shim_watch *of)
   of->sweep_at = 2 * of->evaluated + 16;
 }
 
+/* Drops the references of the watch to evaluated code, so that closing the VM frees the code. Its pages are kept until the watch is freed. */
+void limits_close(struct shim_watch *of)
+{
+  size_t i;
+  for (i = 0; i < of->count; i++) {
+    mrb_irep *code = of->pages[i].evaluated;
+    if (!code)
+      continue;
+    of->pages[i].evaluated = NULL;
+    of->memory->used -= of->pages[i].size;
+    forget(of->mrb, code);
+  }
+}
+
 /* Moves code from a string to pages of its own. Returns whether there was memory for them. */
 static int isolate_evaluated(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
 {

@@ -42,6 +42,9 @@ void limits_isolate(mrb_state *mrb, struct shim_watch *watch, mrb_irep *irep);
 /* Replaces `eval` and the like in a VM, so that code that scripts evaluate from strings can be interrupted. */
 void limits_prepare(mrb_state *mrb);
 
+/* Called before a VM is closed: lets go of the code that scripts have evaluated from strings. */
+void limits_close(struct shim_watch *watch);
+
 static inline uint64_t raw(mrb_value value)
 {
   uint64_t bits;

@@ -66,9 +66,10 @@ mrb_state *shim_open(struct shim_memory *memory)
   return mrb;
 }
 
-void shim_close(mrb_state *mrb)
+void shim_close(mrb_state *mrb, struct shim_watch *watch)
 {
   struct shim_memory *before = use_memory_of(mrb);
+  limits_close(watch);
   mrb_close(mrb);
   use_memory(before);
 }

@@ -626,7 +626,11 @@ impl Drop for Vm {
         self.locals.get_mut().clear();
         let before = CURRENT.replace(self);
         // SAFETY: no strand runs, since this was the last reference to the VM.
-        unsafe { ffi::shim_close(self.raw) };
+        unsafe { ffi::shim_close(self.raw, self.watched.watch) };
+        #[cfg(test)]
+        if !std::thread::panicking() {
+            assert_eq!(self.memory(), 0, "a closed VM keeps no memory");
+        }
         CURRENT.set(before);
         self.report_memory(0);
         give_back_free_memory();
