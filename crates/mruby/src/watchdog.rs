@@ -14,6 +14,10 @@ use crate::ffi::{self, Memory, State, Watch};
 /// How often a script is interrupted before the log says that it cannot be interrupted.
 const TRIES: u32 = 3;
 
+/// A script that goes on after it was interrupted is interrupted again after the limit divided by this number: so other clients of the
+/// worker wait for the limit and a little more.
+const SHORTER: u32 = 5;
+
 /// How long a call may block a worker without using the processor before the log names its place in the script.
 const BLOCKING: Duration = Duration::from_millis(100);
 
@@ -172,7 +176,11 @@ impl Seen {
         if vm.limit.is_zero() {
             return;
         }
-        if now.saturating_sub(self.since) < vm.limit {
+        let limit = match self.tries {
+            0 => vm.limit,
+            _ => vm.limit / SHORTER,
+        };
+        if now.saturating_sub(self.since) < limit {
             return;
         }
         // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
