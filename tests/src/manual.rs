@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::{Folder, openssl};
 
 /// System directories that the manual's examples mention. Tests replace them by directories in the folder of the test.
-const SYSTEM_DIRECTORIES: [&str; 5] = ["/etc/", "/var/", "/srv/", "/run/", "/opt/"];
+const SYSTEM_DIRECTORIES: [&str; 6] = ["/etc/", "/var/", "/srv/", "/run/", "/opt/", "/usr/share/"];
 
 /// A fenced code block of a page.
 #[derive(Clone, Debug)]
