@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::BytesMut;
 use h2o_exchange::TlsInfo;
-use h2o_tls::{QuicChoice, TlsAcceptor, quic_client_info as client_info};
+use h2o_tls::{QuicChoice, TlsAcceptor, initial_quic_suite, quic_client_info as client_info};
 use quinn_proto::crypto::{
     self, CryptoError, ExportKeyingMaterialError, KeyPair, Keys, Session, UnsupportedVersion,
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
-use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::ServerName;
 use rustls::quic::{
     ClientConnection, DirectionalKeys, HeaderProtectionKey, KeyChange, PacketKey, PacketKeySet,
-    Secrets, ServerConnection, Suite, Version,
+    Secrets, ServerConnection, Version,
 };
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 
@@ -81,11 +80,6 @@ pub struct Handshake {
     pub stream_window: u64,
 }
 
-/// The cipher suite of Initial packets (RFC 9001 §5.2).
-fn initial_suite() -> Option<Suite> {
-    TLS13_AES_128_GCM_SHA256.tls13()?.quic_suite()
-}
-
 fn tls_version(version: u32) -> Result<Version, UnsupportedVersion> {
     match version {
         1 => Ok(Version::V1),
@@ -99,7 +93,7 @@ fn initial_keys(version: Version, id: &ConnectionId, side: Side) -> Option<Keys>
         Side::Client => rustls::Side::Client,
         Side::Server => rustls::Side::Server,
     };
-    Some(library_keys(initial_suite()?.keys(id, side, version)))
+    Some(library_keys(initial_quic_suite()?.keys(id, side, version)))
 }
 
 fn library_keys(keys: rustls::quic::Keys) -> Keys {

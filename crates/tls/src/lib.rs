@@ -18,6 +18,7 @@ mod error;
 mod groups;
 mod handshake;
 mod ocsp;
+mod quic_keys;
 mod record;
 mod resumption;
 mod server;
@@ -36,6 +37,7 @@ pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;
 pub use ocsp::{OcspError, OcspStatus, OcspSubject};
+pub use quic_keys::initial_suite as initial_quic_suite;
 pub use record::kernel::{
     DIRECTIVES as OFFLOAD_DIRECTIVES, KernelAction, KernelKeys, OFFLOADED_FILE_LEN,
     OffloadSettings, is_supported as has_kernel_tls,

@@ -9,6 +9,7 @@ use rustls::pki_types::DnsName;
 use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 
 use crate::groups;
+use crate::quic_keys::with_small_keys;
 use crate::resumption::{
     Binding, CacheUse, HostSessions, HostTickets, Lookup, Resumption, TicketUse, Wanted,
 };
@@ -270,11 +271,15 @@ impl ConfigBuilder<'_> {
         preferred: Vec<Arc<PresentedKey>>,
     ) -> Result<ServerConfig, String> {
         let settings = self.settings;
-        let mut cipher_suites = settings.tls13_suites.clone();
-        cipher_suites.extend_from_slice(&settings.tls12_suites);
-        if self.hides_name {
-            cipher_suites = cipher_suites.into_iter().map(restoring).collect();
-        }
+        let suites = settings.tls13_suites.iter().chain(&settings.tls12_suites);
+        let suites = suites.copied().map(|suite| {
+            if self.hides_name {
+                restoring(suite)
+            } else {
+                with_small_keys(suite)
+            }
+        });
+        let cipher_suites = suites.collect();
         let crypto = CryptoProvider {
             cipher_suites,
             kx_groups: groups.to_vec(),

@@ -26,6 +26,7 @@ use rustls::{
     Tls12CipherSuite, Tls13CipherSuite,
 };
 
+use crate::quic_keys::with_small_keys;
 use crate::server::client_hello::{CLIENT_HELLO, extension, extension_at};
 
 /// The extension type that replaces `server_name` in a ClientHello, one of those for private use (RFC 8446 §11).
@@ -81,8 +82,10 @@ const SERVER_NAME: [u8; 2] = extension::SERVER_NAME.to_be_bytes();
 
 /// Returns `suite` with a hash function that hashes hidden names as the client sent them.
 pub(crate) fn restoring(suite: SupportedCipherSuite) -> SupportedCipherSuite {
-    static SUITES: LazyLock<Vec<SupportedCipherSuite>> =
-        LazyLock::new(|| ALL_CIPHER_SUITES.iter().copied().map(wrap).collect());
+    static SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
+        let suites = ALL_CIPHER_SUITES.iter().copied();
+        suites.map(with_small_keys).map(wrap).collect()
+    });
     let wrapped = SUITES
         .iter()
         .find(|wrapped| wrapped.suite() == suite.suite());
