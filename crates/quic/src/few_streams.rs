@@ -16,13 +16,13 @@ use crate::config::{TransportSettings, var_int};
 use crate::{frames, parameters};
 
 /// Number of bidirectional streams for which `quinn-proto` has entries at first in an accepted connection. With small tables, an
-/// ended stream gives the client no right to open another one. But a client that has used these ten streams may still open 90 of the
+/// ended stream gives the client no right to open another one. But a client that has used these four streams may still open 96 of the
 /// 100 that were announced, about as many as with large tables, where `quinn-proto` raises the limit by a MAX_STREAMS frame only
 /// after every 13 ended streams.
-const FEW_BIDI: u64 = 10;
+const FEW_BIDI: u64 = 4;
 /// Number of unidirectional streams for which `quinn-proto` has entries at first in an accepted connection: HTTP/3 needs three.
-/// Together with the bidirectional streams there are 14 entries, the most that a hash table with sixteen places takes.
-const FEW_UNI: u64 = 4;
+/// Together with the bidirectional streams there are seven entries, the most that a hash table with eight places takes.
+const FEW_UNI: u64 = 3;
 
 /// How many streams of each kind a client may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,12 +181,12 @@ mod tests {
         // first one not announced. Then unidirectional streams of the client: the last one with an entry, the first one without, and
         // the first one not announced. Then two streams of the server.
         let cases = [
-            (4 * 9, false),
-            (4 * 10, true),
+            (4 * 3, false),
+            (4 * 4, true),
             (4 * 99, true),
             (4 * 100, false),
-            (4 * 3 + 2, false),
-            (4 * 4 + 2, true),
+            (4 * 2 + 2, false),
+            (4 * 3 + 2, true),
             (4 * 10 + 2, false),
             (4 * 50 + 1, false),
             (4 * 50 + 3, false),

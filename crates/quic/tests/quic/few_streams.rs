@@ -85,7 +85,7 @@ fn the_last_stream_announced_can_be_the_first_to_be_used() {
 
 #[test]
 fn a_client_may_always_open_nearly_as_many_as_were_announced() {
-    for requests in [1, 5, 9, 10, 11, 12, 25, 130] {
+    for requests in [1, 3, 4, 5, 6, 12, 25, 130] {
         let mut pair = Pair::new();
         pair.connect();
         for _ in 0..requests {

@@ -60,7 +60,7 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "NUMBER",
         "100",
         "How many requests a client may have open at the same time on a connection. Every client is told so from the start, also for early data; \
-         a connection takes the memory for them (5 KB for 100) once the client has used more than ten streams.",
+         a connection takes the memory for them (5 KB for 100) once the client has used more than four streams.",
     ),
     attribute(
         "max-udp-payload-size",
