@@ -97,12 +97,19 @@ pub struct ServerConnection {
     max_push_id: Option<u64>,
     /// Error code with which the last step ended a stream that no event reports.
     rejected: Option<ErrorCode>,
-    /// The latest encoded response head; `memo_references` are the entries of the QPACK table that its encoding refers to.
-    memo: ResponseMemo<(u64, u64)>,
-    memo_references: References,
+    /// `None` before the first request, and on idle connections that have freed memory.
+    memos: Option<Box<Memos>>,
+}
+
+/// What the engine remembers of the latest request and the latest response.
+#[derive(Default)]
+struct Memos {
+    /// The latest encoded response head; `references` are the entries of the QPACK table that its encoding refers to.
+    response: ResponseMemo<(u64, u64)>,
+    references: References,
     /// The latest request's encoded field section and the head decoded from it, which is copied if the same section is
     /// received again.
-    request_memo: RequestMemo<u64>,
+    request: RequestMemo<u64>,
 }
 
 impl ServerConnection {
@@ -124,9 +131,7 @@ impl ServerConnection {
             early: EarlyUpdates::new(),
             max_push_id: None,
             rejected: None,
-            memo: ResponseMemo::default(),
-            memo_references: References::default(),
-            request_memo: RequestMemo::default(),
+            memos: None,
         }
     }
 
@@ -361,14 +366,16 @@ impl ServerConnection {
     pub fn shrink(&mut self) {
         self.connection.shrink();
         self.early.shrink();
-        self.memo = ResponseMemo::default();
-        self.request_memo = RequestMemo::default();
+        self.memos = None;
     }
 
     /// Bytes of memory that the engine has allocated.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.connection.retained() + self.memo.retained() + self.request_memo.retained()
+        let memos = self.memos.as_ref().map_or(0, |memos| {
+            size_of::<Memos>() + memos.response.retained() + memos.request.retained()
+        });
+        self.connection.retained() + memos
     }
 
     /// The QPACK decoder and encoder, for showing their tables.

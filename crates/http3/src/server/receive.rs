@@ -311,9 +311,9 @@ impl ServerConnection {
     ) -> Result<Result<Received, u64>, Fault> {
         let decoder = &mut self.connection.decoder;
         let generation = decoder.generation(section);
-        let recalled =
-            self.request_memo
-                .recall(section, is_end, generation, decoder.scratch(), head);
+        let recalled = self.memos.as_ref().and_then(|memos| {
+            (memos.request).recall(section, is_end, generation, decoder.scratch(), head)
+        });
         let decoded = match recalled {
             Some(request) => {
                 let (decoder, out) = self.connection.decoding();
@@ -396,8 +396,8 @@ impl ServerConnection {
         match request {
             Ok(request) => {
                 let generation = self.connection.decoder.generation(section);
-                self.request_memo
-                    .note(section, generation, path_string, head, request);
+                let memo = &mut self.memos.get_or_insert_default().request;
+                memo.note(section, generation, path_string, head, request);
                 Ok(Ok(request))
             }
             Err(_) if head.method == Method::ConnectUdp => Err(PeerError::Masque.into()),

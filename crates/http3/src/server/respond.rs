@@ -32,19 +32,20 @@ impl ServerConnection {
         let at = frame::begin_section(out);
         let encoder = &mut self.connection.encoder;
         let generation = encoder.generation();
-        let remembered = self.memo.find(head, generation);
-        if let Some(section) = remembered.filter(|_| encoder.can_repeat(self.memo_references)) {
+        let memos = self.memos.get_or_insert_default();
+        let remembered = memos.response.find(head, generation);
+        if let Some(section) = remembered.filter(|_| encoder.can_repeat(memos.references)) {
             out.extend_from_slice(section);
-            encoder.note(id, self.memo_references);
+            encoder.note(id, memos.references);
         } else {
             let start = out.len();
             let mut section = self.connection.section(out);
             encode_head(&mut section, head);
             let references = section.finish(id);
             if generation == self.connection.encoder.generation()
-                && self.memo.note(head, generation, &out[start..])
+                && memos.response.note(head, generation, &out[start..])
             {
-                self.memo_references = references;
+                memos.references = references;
             }
         }
         let len = frame::end_section(out, at);

@@ -47,6 +47,9 @@ pub(crate) struct Http3 {
     is_used: bool,
 }
 
+/// The allocator has blocks of 1,536 bytes, and the next larger ones have 1,792.
+const _: () = assert!(size_of::<Http3>() <= 1536);
+
 /// Bytes received on a stream that cannot be decoded yet.
 struct Waiting {
     id: StreamId,

@@ -1,6 +1,5 @@
 //! Implements [`Streams`](crate::request::Streams) for HTTP/3, on the streams of the QUIC transport.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
@@ -57,9 +56,9 @@ pub(super) struct Http3Streams {
     /// Whether client and server have agreed on QUIC datagrams.
     has_datagrams: bool,
     /// The pipes for the datagrams of the tunnels.
-    tunnels: VecDeque<(StreamKey, Rc<DatagramPipe>)>,
+    tunnels: Vec<(StreamKey, Rc<DatagramPipe>)>,
     /// A datagram that the transport has not taken yet.
-    unsent: Option<Bytes>,
+    unsent: Option<Box<Bytes>>,
     /// Streams of which more can be read, because a handler has taken some of the body.
     readable: Vec<StreamId>,
 }
@@ -102,7 +101,7 @@ impl Http3Streams {
             ready: 0,
             tails: Tails::default(),
             has_datagrams,
-            tunnels: VecDeque::new(),
+            tunnels: Vec::new(),
             unsent: None,
             readable: Vec::new(),
         };
@@ -152,12 +151,12 @@ impl Http3Streams {
         let mut idle = 0;
         loop {
             let datagram = match self.unsent.take() {
-                Some(datagram) => datagram,
+                Some(datagram) => *datagram,
                 None if idle >= self.tunnels.len() => return,
                 None => {
                     let next = self
                         .tunnels
-                        .front()
+                        .first()
                         .and_then(|(_, pipe)| pipe.next_to_send());
                     self.tunnels.rotate_left(1);
                     let Some(next) = next else {
@@ -170,7 +169,7 @@ impl Http3Streams {
             idle = 0;
             match self.quic.with(|quic| quic.send_datagram(datagram.clone())) {
                 Some(Err(SendDatagramError::Blocked)) => {
-                    self.unsent = Some(datagram);
+                    self.unsent = Some(Box::new(datagram));
                     return;
                 }
                 // A datagram that is too long is lost: if it were sent as a capsule, it would hide the MTU of the path (RFC 9298
@@ -487,7 +486,7 @@ impl Http3Streams {
         self.engine.shrink();
         self.lines = Vec::new();
         self.readable = Vec::new();
-        self.tunnels = VecDeque::new();
+        self.tunnels = Vec::new();
         self.tails.shrink();
     }
 }
@@ -653,7 +652,7 @@ impl Streams for Http3Streams {
             return None;
         }
         let pipe = Rc::new(DatagramPipe::new(owner));
-        self.tunnels.push_back((stream(id), Rc::clone(&pipe)));
+        self.tunnels.push((stream(id), Rc::clone(&pipe)));
         self.settle_datagrams();
         Some(pipe)
     }

@@ -40,7 +40,7 @@ pub(crate) struct QuicConnection {
     /// Error code and text for CONNECTION_CLOSE, which is sent after the rest of the output.
     closing: Option<(u64, &'static str)>,
     status: ConnectionStatus,
-    trace: Option<QlogFile>,
+    trace: Option<Box<QlogFile>>,
     /// Bytes of memory that the worker's memory account holds for this connection.
     charged: usize,
 }
@@ -92,7 +92,8 @@ impl QuicConnection {
             return;
         };
         let name = connection.trace_name();
-        self.trace = name.and_then(|name| QlogFile::create(directory, name));
+        let trace = name.and_then(|name| QlogFile::create(directory, name));
+        self.trace = trace.map(Box::new);
         if self.trace.is_none() {
             connection.stop_trace();
         }
