@@ -199,7 +199,7 @@ pub struct ServerRole {
     /// §8.1); at most 3.
     pub amplification_limit: u16,
     /// With more handshakes in progress than this, new clients must validate their addresses with a Retry packet, as with
-    /// `retry`. One handshake takes up to 45 KB of memory (debug build).
+    /// `retry`. One handshake takes 25 to 35 KB of memory.
     pub retry_above: usize,
     /// With more handshakes in progress than this, packets that would begin another one are ignored.
     pub max_handshakes: usize,

@@ -136,8 +136,8 @@ impl Sending {
 /// Bytes of memory that a connection takes during its handshake (`HANDSHAKE_LEN`) and after it (`ESTABLISHED_LEN`) as long as its
 /// client uses few streams, and that quinn-proto's tables for 100 streams take in addition (`TABLES_LEN`). Measured with an
 /// allocator that counts.
-const HANDSHAKE_LEN: usize = 28 * 1024;
-const ESTABLISHED_LEN: usize = 12 * 1024;
+const HANDSHAKE_LEN: usize = 24 * 1024;
+const ESTABLISHED_LEN: usize = 11 * 1024;
 const TABLES_LEN: usize = 5 * 1024;
 
 /// Bytes of a datagram that are not stream content: connection ids, tags, frame headers, acknowledgements. An estimate.
@@ -416,7 +416,7 @@ impl Connection {
         };
         if probes.is_some_and(|before| self.probes() > before) {
             self.tail.on_probe(transmit.remote);
-        } else if has_more && allowed > 0 {
+        } else if has_more && allowed > 0 && self.may_have_tail() {
             self.tail.keep(&transmit, buffer);
         }
         Some(transmit)
@@ -451,6 +451,11 @@ impl Connection {
                 limit.amplification = None;
             }
         }
+    }
+
+    /// Whether the last packet may be that of an answer. During a handshake it is not, unless the client has sent early data.
+    const fn may_have_tail(&self) -> bool {
+        self.limit.is_none() || self.deeds.streams_opened > 0
     }
 
     /// Number of probe frames sent so far, which make the peer acknowledge (RFC 9002 §6.2.4): PING, or IMMEDIATE_ACK if the

@@ -13,10 +13,12 @@ const LEAST_HANDSHAKE_RTT: Duration = Duration::from_millis(66);
 const MAX_HANDSHAKE_ACKS: u64 = 64;
 
 /// Limit of the NEW_TOKEN frames sent during a handshake. quinn-proto (quinn-proto 0.11) sends one for each Handshake packet
-/// that it receives, and remembers it until the client acknowledges it: about 700 bytes of memory for a packet of 50. A
+/// that it receives, and remembers it until the client acknowledges it: about 800 bytes of memory for a packet of 50. A
 /// client needs Handshake packets to acknowledge the server's certificates, for its own certificates and its Finished
-/// message, and to send lost ones again.
-const MAX_HANDSHAKE_TOKENS: u64 = 20;
+/// message, and to send lost ones again. Its certificates may be many packets, so the more a client sends, the more frames
+/// are allowed: one for each [`BYTES_PER_TOKEN`] bytes.
+const MAX_HANDSHAKE_TOKENS: u64 = 8;
+const BYTES_PER_TOKEN: u64 = 600;
 
 /// The time limit of a handshake that may take `round_trips` round trips.
 fn handshake_time(rtt: Duration, round_trips: u32) -> Duration {
@@ -78,7 +80,7 @@ impl Connection {
         let stats = self.library.stats();
         let is_too_much = stats.udp_tx.datagrams > limit.datagrams
             || stats.frame_tx.acks > MAX_HANDSHAKE_ACKS
-            || stats.frame_tx.new_token > MAX_HANDSHAKE_TOKENS;
+            || stats.frame_tx.new_token > MAX_HANDSHAKE_TOKENS + limit.received / BYTES_PER_TOKEN;
         if is_late || is_too_much {
             self.exceeded = Some(if is_late {
                 Exceeded::Time
