@@ -62,6 +62,24 @@ pub enum Event {
     Drained,
 }
 
+impl Event {
+    /// Whether the event concerns streams or datagrams, and not the connection as a whole.
+    #[inline]
+    #[must_use]
+    pub const fn is_about_streams(&self) -> bool {
+        match self {
+            Self::StreamOpened(_)
+            | Self::Readable(_)
+            | Self::Writable(_)
+            | Self::Stopped { .. }
+            | Self::StreamsAvailable { .. }
+            | Self::DatagramReceived
+            | Self::DatagramsUnblocked => true,
+            Self::HandshakeAgreed | Self::Connected | Self::Closed(_) | Self::Drained => false,
+        }
+    }
+}
+
 /// Why a QUIC datagram cannot be sent (RFC 9221).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendDatagramError {

@@ -1,7 +1,5 @@
 //! Data that the application has written to a QUIC stream and that waits for QUIC to take it.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 
 use crate::connection::Connection;
@@ -11,7 +9,8 @@ use crate::stream::{StreamId, Write};
 /// number: once something waits here, it writes no more before [`crate::Event::Writable`] and [`Output::flush`].
 #[derive(Debug, Default)]
 pub struct Output {
-    pieces: VecDeque<Bytes>,
+    /// Few, since the caller adds nothing while something waits.
+    pieces: Vec<Bytes>,
     /// Whether the stream ends after the bytes that wait.
     ends: bool,
 }
@@ -42,7 +41,7 @@ impl Output {
             }
         }
         if !bytes.is_empty() {
-            self.pieces.push_back(Bytes::copy_from_slice(bytes));
+            self.pieces.push(Bytes::copy_from_slice(bytes));
         }
     }
 
@@ -56,7 +55,7 @@ impl Output {
             }
         }
         if !bytes.is_empty() {
-            self.pieces.push_back(bytes);
+            self.pieces.push(bytes);
         }
     }
 
@@ -71,10 +70,10 @@ impl Output {
 
     /// Writes as many of the waiting bytes as QUIC takes, and then the end of the stream if it waits.
     pub fn flush(&mut self, connection: &mut Connection, stream: StreamId) {
-        while let Some(piece) = self.pieces.front_mut() {
+        while let Some(piece) = self.pieces.first_mut() {
             match connection.write(stream, piece) {
                 Write::Taken(_) if piece.is_empty() => {
-                    self.pieces.pop_front();
+                    self.pieces.remove(0);
                 }
                 Write::Taken(_) => {}
                 Write::Blocked => return,

@@ -437,15 +437,17 @@ impl Http3Streams {
             incremental,
         } = self.engine.priority(key);
         // Among the responses of one urgency, those that are not incremental are sent first, one after the other; then the
-        // incremental responses take turns.
-        const STREAMS: u64 = 1 << 24;
+        // incremental responses take turns. Those of the default urgency have the ranks directly below 0, the rank of streams that
+        // are given none.
+        const STREAMS: i32 = 1 << 24;
         let place = if incremental {
-            0
+            -STREAMS
         } else {
-            STREAMS - 1 - (id.get() / 4) % STREAMS
+            let number = i32::try_from(id.get() / 4 % (1 << 24)).unwrap_or(0);
+            -1 - number
         };
-        let rank = u64::from(7 - urgency.min(7)) * STREAMS + place;
-        let rank = i32::try_from(rank).unwrap_or(0);
+        let above = i32::from(PriorityParameters::DEFAULT.urgency) - i32::from(urgency.min(7));
+        let rank = above * (STREAMS + 1) + place;
         self.quic
             .with(|quic| quic.set_priority(StreamId::new(id.get()), rank));
     }
@@ -562,13 +564,19 @@ impl Streams for Http3Streams {
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would
-        // wait for less urgent responses.
-        self.set_transport_priority(key);
-        self.write_copy(key, &turn.out);
-        turn.out.clear();
-        if body_len.is_some() {
-            self.end(key);
+        // wait for less urgent responses. A short response of the usual priority needs none: it goes before longer ones of the same
+        // urgency.
+        let is_whole = body_len.is_some();
+        if !is_whole || self.engine.priority(key) != PriorityParameters::DEFAULT {
+            self.set_transport_priority(key);
         }
+        self.write_by(key, turn.out.len(), |output, quic, id| {
+            output.write_copy(quic, id, &turn.out);
+            if is_whole {
+                output.finish(quic, id);
+            }
+        });
+        turn.out.clear();
         HeadSent { head_len, body_len }
     }
 

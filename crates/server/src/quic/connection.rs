@@ -112,23 +112,14 @@ impl QuicConnection {
     /// Processes the transport's events, and runs HTTP/3 as far as possible. Returns [`Flow::Close`] if the transport has forgotten
     /// the connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
-        loop {
-            let event = self.endpoint.borrow_mut().poll_event(self.index);
-            let Some(event) = event else {
-                break;
-            };
+        while let Some(event) = self.next_event(context) {
             match event {
                 Event::HandshakeAgreed => self.begin(context),
                 Event::Connected => self.on_connected(context),
                 Event::Closed(reason) => self.on_closed(context, &reason),
                 Event::Drained => return Flow::Close,
-                event => {
-                    if let Phase::Http3(http3) = &mut self.phase {
-                        let mut turn = Turn::new(context, &mut self.state);
-                        http3.on_event(&mut turn, event);
-                        turn.end();
-                    }
-                }
+                // Streams mean nothing before HTTP/3 begins and after its end.
+                _ => {}
             }
         }
         self.follow_client();
@@ -145,6 +136,24 @@ impl QuicConnection {
             }
         }
         Flow::Wait
+    }
+
+    /// Has HTTP/3 handle the events of streams, in one turn, up to the next event that is not about a stream. Returns that one, or any
+    /// event as long as there is no HTTP/3.
+    fn next_event(&mut self, context: &Context) -> Option<Event> {
+        let next = || self.endpoint.borrow_mut().poll_event(self.index);
+        let Phase::Http3(http3) = &mut self.phase else {
+            return next();
+        };
+        let mut turn = Turn::new(context, &mut self.state);
+        let event = loop {
+            match next() {
+                Some(event) if event.is_about_streams() => http3.on_event(&mut turn, event),
+                event => break event,
+            }
+        };
+        turn.end();
+        event
     }
 
     /// Records the client's address, which may have changed by migration (RFC 9000 §9).
