@@ -172,7 +172,9 @@ impl Requests {
     ) {
         earn_by(turn, &exchange);
         self.resets.on_finished();
-        streams.before_log(id, &exchange);
+        if is_logged(&exchange) {
+            streams.before_log(id, &exchange);
+        }
         if S::RULES.ends_when_flushed || self.spare.is_some() {
             retire(&exchange);
         } else {
@@ -423,4 +425,11 @@ fn earn_by(turn: &mut Turn<'_>, exchange: &ExchangeRef) {
     if status.is_some_and(|status| status.as_u16() < 400) {
         turn.earn(EARNED_BY_REQUEST);
     }
+}
+
+/// Whether a log gets a line for this request.
+#[inline]
+fn is_logged(exchange: &ExchangeRef) -> bool {
+    let exchange = exchange.borrow();
+    !exchange.site.path(exchange.route).loggers.is_empty()
 }
