@@ -54,7 +54,7 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
         headers,
         length: None,
     };
-    let mut lower = Vec::new();
+    let mut lower = Vec::with_capacity(64);
     let mut from = 0;
     let ends = memchr::memchr_iter(b'\n', block).chain([block.len()]);
     for (count, end) in ends.enumerate() {
@@ -71,7 +71,8 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
             return Err(HeadError::Malformed);
         }
         lower.clear();
-        lower.extend(name.iter().map(u8::to_ascii_lowercase));
+        lower.extend_from_slice(name);
+        lower.make_ascii_lowercase();
         let name = std::str::from_utf8(&lower).map_err(|_| HeadError::Malformed)?;
         add_field(&mut head, name, value)?;
     }
