@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::watchdog::allowance;
 use crate::{Finish, Leave, Options, Ticket, Value, Vm, faults};
 
 /// Stores the results of jobs as text.
@@ -519,6 +520,15 @@ fn a_script_that_rescues_every_interrupt_ends() {
         assert!(got.contains("(H2O::TimeLimitError)"), "{text}: {got}");
         assert_eq!(evaluate(&vm, "[1].map { |x| x + 1 }"), "[2]");
     }
+}
+
+#[test]
+fn a_script_that_rescues_interrupts_does_not_get_the_whole_limit_again() {
+    let limit = std::time::Duration::from_millis(50);
+    // The third exception cannot be rescued.
+    let all: std::time::Duration = (0..3).map(|tries| allowance(limit, tries)).sum();
+    assert_eq!(allowance(limit, 0), limit);
+    assert!(all < limit * 2, "{all:?}");
 }
 
 #[test]

@@ -152,6 +152,11 @@ fn look_after() {
     }
 }
 
+/// How long a script may run, if it was interrupted `tries` times since the VM was entered.
+pub(crate) fn allowance(limit: Duration, tries: u32) -> Duration {
+    if tries == 0 { limit } else { limit / SHORTER }
+}
+
 impl Seen {
     /// Looks at the VM; `passed` is the time since the last look.
     fn look(&mut self, vm: &Watched, passed: Duration) {
@@ -176,11 +181,7 @@ impl Seen {
         if vm.limit.is_zero() {
             return;
         }
-        let limit = match self.tries {
-            0 => vm.limit,
-            _ => vm.limit / SHORTER,
-        };
-        if now.saturating_sub(self.since) < limit {
+        if now.saturating_sub(self.since) < allowance(vm.limit, self.tries) {
             return;
         }
         // SAFETY: the record that the watchdog shares with the VM lives as long as `vm`.
