@@ -613,3 +613,34 @@ hosts:
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn a_hash_that_a_script_keeps_describes_its_own_request_for_ever() {
+    let config = r#"
+listen: @PORT@
+num-threads: 1
+hosts:
+  default:
+    paths:
+      /:
+        mruby.handler: |
+          lambda do |env|
+            $kept = env if env["QUERY_STRING"] == "keep"
+            # Frees the Hashes of other requests, whose memory the next requests use.
+            GC.start
+            [200, {}, [env["PATH_INFO"], " ", $kept ? $kept["PATH_INFO"] : "none"]]
+          end
+"#;
+    let server = Setup::new(config).start();
+    for (path, want) in [
+        ("/one", "/one none"),
+        ("/two?keep", "/two /two"),
+        ("/three", "/three /two"),
+        ("/four", "/four /two"),
+        ("/five?keep", "/five /five"),
+        ("/six", "/six /five"),
+    ] {
+        let got = server.ask(&format!("GET {path}")).text();
+        assert_eq!(got, want, "{path}");
+    }
+}
