@@ -33,6 +33,8 @@ const COPIED: usize = 1024;
 const SMALL_WINDOW: u64 = 64 * 1024;
 /// Smallest number of bytes of a response's body for which the server asks the source.
 const LEAST_PIECE: usize = 1024;
+/// Bytes of memory for the head of a response. A longer one costs another allocation.
+const HEAD_ROOM: usize = 256;
 /// Bytes of room for the header of a DATA frame (RFC 9114 §7.1).
 const HEADER_ROOM: usize = 9;
 /// Number of bytes of a request's body that a client may send before a handler wants the body.
@@ -551,33 +553,36 @@ impl Streams for Http3Streams {
             length: response.length,
             server: turn.connection.listener.setup.server_field(),
         };
-        turn.out.clear();
-        let head_len = self
-            .engine
-            .respond(key, &head, !shape.has_body, &mut turn.out);
-        let body_len = match &response.body {
-            _ if !shape.has_body => Some(0),
-            Body::Bytes(bytes) if bytes.len() <= AT_ONCE && self.ready == 0 => {
-                self.engine.send_data(key, bytes, true, &mut turn.out);
-                Some(bytes.len())
-            }
+        let content = match &response.body {
+            _ if !shape.has_body => None,
+            Body::Bytes(bytes) if bytes.len() <= AT_ONCE && self.ready == 0 => Some(bytes),
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
+        let content_len = content.map_or(0, Bytes::len);
+        let mut out = Vec::with_capacity(HEAD_ROOM + content_len);
+        let head_len = self.engine.respond(key, &head, !shape.has_body, &mut out);
+        if let Some(content) = content {
+            self.engine.send_data(key, content, true, &mut out);
+        }
+        let is_whole = content.is_some() || !shape.has_body;
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would
         // wait for less urgent responses. A short response of the usual priority needs none: it goes before longer ones of the same
         // urgency.
-        let is_whole = body_len.is_some();
         if !is_whole || self.engine.priority(key) != PriorityParameters::DEFAULT {
             self.set_transport_priority(key);
         }
-        self.write_by(key, turn.out.len(), |output, quic, id| {
-            output.write_copy(quic, id, &turn.out);
+        // The transport gets the memory itself: it would copy a slice.
+        let out = Bytes::from(out.into_boxed_slice());
+        self.write_by(key, out.len(), |output, quic, id| {
+            output.write(quic, id, out);
             if is_whole {
                 output.finish(quic, id);
             }
         });
-        turn.out.clear();
-        HeadSent { head_len, body_len }
+        HeadSent {
+            head_len,
+            body_len: is_whole.then_some(content_len),
+        }
     }
 
     fn set_ready(&mut self, id: SlotId, is_ready: bool) {
