@@ -24,6 +24,7 @@ use crate::stream::StreamId;
 use crate::tail::Tail;
 use crate::tls::{Handshake, SessionFacts};
 use crate::trace::Trace;
+use crate::udp;
 pub(crate) use handshake_limit::{Exceeded, HandshakeLimit};
 
 /// What has happened on a connection.
@@ -398,6 +399,7 @@ impl Connection {
         } else {
             Gate::Closed
         });
+        let max_datagrams = max_datagrams.min(udp::max_datagrams(mtu));
         let datagrams = max_datagrams.clamp(1, allowed.max(1));
         let probes = self.may_probe.then(|| self.probes());
         let transmit = self.library.poll_transmit(now, datagrams, buffer);

@@ -12,6 +12,14 @@ use crate::endpoint::{Datagram, Ecn, Transmit};
 /// Length in bytes of one receive buffer: the most that the kernel joins into one read (generic receive offload).
 const BUFFER_LEN: usize = 64 * 1024;
 
+/// Largest number of bytes that one system call sends: the longest payload of a UDP datagram over IPv4.
+const MAX_SENT: u64 = 65_507;
+
+/// How many datagrams of `len` bytes one system call can send at most, whatever else limits them.
+pub(crate) fn max_datagrams(len: u64) -> usize {
+    usize::try_from(MAX_SENT / len.max(1)).unwrap_or(usize::MAX)
+}
+
 /// The capabilities of a socket. The socket itself belongs to the caller.
 #[derive(Debug)]
 pub struct UdpSocket {
@@ -108,6 +116,29 @@ impl Default for ReceiveBuffers {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, UdpSocket as StdSocket};
+
+    #[test]
+    fn as_many_datagrams_as_fit_are_sent_by_one_call() {
+        let here = || StdSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (near, far) = (here(), here());
+        let socket = UdpSocket::new(&near).unwrap();
+        for segment in [1400, 1472, 9000, 65_507] {
+            let count = max_datagrams(segment as u64).min(socket.max_segments());
+            let data = vec![7; count * segment];
+            let transmit = Transmit {
+                remote: far.local_addr().unwrap(),
+                local: None,
+                ecn: None,
+                len: data.len(),
+                segment_len: (count > 1).then_some(segment),
+            };
+            socket.send(&near, &transmit, &data).unwrap();
+            for _ in 0..count {
+                let mut received = vec![0; 65_536];
+                assert_eq!(far.recv(&mut received).unwrap(), segment);
+            }
+        }
+    }
 
     #[test]
     fn a_full_batch_says_that_there_may_be_more_and_a_smaller_one_that_there_is_not() {

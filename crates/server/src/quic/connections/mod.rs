@@ -50,8 +50,8 @@ use crate::site::quic_settings::QuicSettings;
 const BATCHES: usize = 4;
 /// Largest number of bytes that a connection may send per turn of the event loop.
 const SEND_TURN: usize = per_turn(64 * 1024);
-/// Largest number of datagrams that are sent by one system call.
-const MAX_SEGMENTS: usize = 32;
+/// Largest number of datagrams that are sent by one system call, if their lengths allow so many.
+const MAX_SEGMENTS: usize = 64;
 /// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and
 /// the bits from 32 up to this one hold the slot's generation.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
