@@ -162,7 +162,8 @@ impl Timers {
     /// The first tick of the timing wheel (one millisecond) that begins at the time `at` or later.
     fn tick_after(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.start);
-        since.as_secs().saturating_mul(1000) + u64::from(since.subsec_nanos().div_ceil(1_000_000))
+        let part = u64::from(since.subsec_nanos().div_ceil(1_000_000));
+        since.as_secs().saturating_mul(1000).saturating_add(part)
     }
 }
 
@@ -304,6 +305,17 @@ mod tests {
             let start = worker.clock.now();
             poll_fn(|task| first.poll_fired(task)).await;
             assert!(worker.clock.now() - start >= 3 * limit);
+        });
+    }
+
+    #[test]
+    fn a_limit_as_long_as_a_number_can_say_never_passes() {
+        on_worker(async |worker| {
+            let endless = Timer::new(&worker.timers);
+            endless.set_after(Duration::from_millis(u64::MAX));
+            worker.sleep(Duration::from_secs(3600)).await;
+            let state = poll_fn(|task| Poll::Ready(endless.poll_fired(task)));
+            assert_eq!(state.await, Poll::Pending);
         });
     }
 
