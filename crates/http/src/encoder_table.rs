@@ -80,8 +80,8 @@ impl<'a> From<Name<'a>> for EncodedName<'a> {
 pub struct EncoderTable {
     table: DynamicTable<Note>,
     /// For each hash chain the low 16 bits of the insertion number of its newest entry. The notes of the entries link to
-    /// the older ones. The array is allocated when the first entry is inserted.
-    newest: Option<Box<[u16; CHAINS]>>,
+    /// the older ones.
+    newest: [u16; CHAINS],
 }
 
 impl EncoderTable {
@@ -91,7 +91,7 @@ impl EncoderTable {
     pub const fn new(max_size: u32) -> Self {
         Self {
             table: DynamicTable::new(max_size),
-            newest: None,
+            newest: [0; CHAINS],
         }
     }
 
@@ -116,7 +116,7 @@ impl EncoderTable {
     #[must_use]
     pub fn find(&self, name: EncodedName<'_>, value: &[u8], hash: u32) -> Option<u32> {
         let newest = self.next_number().wrapping_sub(1);
-        let number = self.newest.as_ref()?[chain_of(hash)];
+        let number = self.newest[chain_of(hash)];
         let mut age = u32::from(newest.wrapping_sub(number));
         loop {
             let entry = self.table.get(age)?;
@@ -146,8 +146,7 @@ impl EncoderTable {
     /// maximum size, which leaves the table empty.
     pub fn insert(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
         let number = self.next_number();
-        let newest = (self.newest).get_or_insert_with(|| Box::new([0; CHAINS]));
-        let chain = &mut newest[chain_of(hash)];
+        let chain = &mut self.newest[chain_of(hash)];
         let note = Note {
             hash,
             name: name.kind,
@@ -170,11 +169,7 @@ impl EncoderTable {
     /// Bytes of memory that the table has allocated.
     #[must_use]
     pub const fn retained(&self) -> usize {
-        let newest = match self.newest {
-            Some(_) => size_of::<[u16; CHAINS]>(),
-            None => 0,
-        };
-        self.table.retained() + newest
+        self.table.retained()
     }
 }
 

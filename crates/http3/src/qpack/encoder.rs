@@ -40,7 +40,8 @@ pub struct References {
 /// The QPACK state of the sender for one direction of a connection.
 #[derive(Debug)]
 pub struct Encoder {
-    table: EncoderTable,
+    /// The dynamic table; `None` until the peer announces the capacity of its table.
+    table: Option<Box<EncoderTable>>,
     /// Maximum size in bytes that the encoder lets the table have.
     limit: u32,
     /// The maximum number of entries in a table of the capacity that the peer announced.
@@ -86,7 +87,7 @@ impl Encoder {
     #[must_use]
     pub const fn new(limit: u32) -> Self {
         Self {
-            table: EncoderTable::new(0),
+            table: None,
             limit: if limit < LARGEST_TABLE {
                 limit
             } else {
@@ -111,7 +112,9 @@ impl Encoder {
         let size = u32::try_from(capacity).map_or(self.limit, |size| size.min(self.limit));
         self.max_entries = capacity / u64::from(MIN_ENTRY);
         self.tells_capacity = size > 0;
-        self.table.resize(size);
+        if size > 0 {
+            self.table = Some(Box::new(EncoderTable::new(size)));
+        }
         self.tried += 1;
     }
 
@@ -245,7 +248,10 @@ impl Encoder {
         oldest: Option<u64>,
         instructions: &mut Vec<u8>,
     ) {
-        let entries = self.table.entries();
+        let Some(table) = &self.table else {
+            return;
+        };
+        let entries = table.entries();
         let size = name.text.len() + value.len() + ENTRY_OVERHEAD as usize;
         // The entry of a field larger than half of the table would evict others that are of more use.
         if size > entries.max_size() as usize / 2 {
@@ -266,14 +272,18 @@ impl Encoder {
             prefixed::encode(0xc0, 6, usize::from(run.first), instructions);
         }
         string_literal::encode(0, 7, value, instructions);
-        if self.table.insert(name, value, hash) {
+        let table = self.table.as_mut();
+        if table.is_some_and(|table| table.insert(name, value, hash)) {
             self.inserted += 1;
         }
     }
 
     /// Whether the oldest entries may be evicted to free `needed` bytes (RFC 9204 §2.1.1).
     fn can_evict(&self, needed: usize, oldest: Option<u64>) -> bool {
-        let entries = self.table.entries();
+        let Some(table) = &self.table else {
+            return false;
+        };
+        let entries = table.entries();
         let sections = self.outstanding.iter();
         let referenced = sections.map(|(_, references)| references.oldest);
         let first_needed = referenced.chain(oldest).min().unwrap_or(self.known);
@@ -322,7 +332,8 @@ impl Encoder {
     #[must_use]
     pub fn retained(&self) -> usize {
         let lately = self.lately.as_ref();
-        self.table.retained()
+        let table = self.table.as_ref();
+        table.map_or(0, |table| size_of_val(&**table) + table.retained())
             + lately.map_or(0, |hashes| size_of_val(&**hashes))
             + self.outstanding.capacity() * size_of::<(StreamId, References)>()
     }
@@ -378,7 +389,7 @@ impl SectionWriter<'_> {
             prefixed::encode(0xc0, 6, usize::from(index), self.out);
             return;
         }
-        if self.encoder.table.entries().max_size() > 0 && self.dynamic(name, value, hash()) {
+        if self.encoder.table.is_some() && self.dynamic(name, value, hash()) {
             return;
         }
         literal(name, run, value, self.out);
@@ -388,7 +399,8 @@ impl SectionWriter<'_> {
     /// there is no entry and the field is likely to be sent again, inserts it. Returns whether the field was written.
     #[inline]
     fn dynamic(&mut self, name: EncodedName<'_>, value: &[u8], hash: u32) -> bool {
-        let Some(age) = self.encoder.table.find(name, value, hash) else {
+        let table = self.encoder.table.as_ref();
+        let Some(age) = table.and_then(|table| table.find(name, value, hash)) else {
             if is_worth_a_place(name, value)
                 && self.encoder.is_repeated(hash)
                 && let Some(instructions) = &mut self.instructions
