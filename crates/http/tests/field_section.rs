@@ -245,6 +245,11 @@ fn malformed_requests_have_different_errors() {
             section(SectionError::Method),
         ),
         (
+            "the scheme of CONNECT-UDP with another method",
+            &[(":method", "GET"), (":scheme", "MASQUE"), (":path", "/")],
+            section(SectionError::PseudoFields),
+        ),
+        (
             "CONNECT with a path",
             &[
                 (":method", "CONNECT"),

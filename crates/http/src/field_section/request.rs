@@ -22,8 +22,10 @@ pub enum Refusal {
     ValueInvalid,
     /// The value of `expect` is not `100-continue`.
     Expectation,
-    /// A CONNECT request has `content-length`, or its section ends the stream, so that no tunnel is possible.
+    /// A CONNECT request has `content-length` (over HTTP/2), or its section ends the stream, so that no tunnel is possible.
     Connect,
+    /// A CONNECT request over HTTP/3 has `content-length`.
+    ConnectContent,
     /// `:authority`, or `host` in its place, is not of the form `host` or `host:port`.
     AuthorityInvalid,
     /// `:path` is not `*` and does not begin with a slash.
@@ -56,6 +58,11 @@ impl Refusal {
                 "unknown expectation",
             ),
             Self::Connect => (bad, "Invalid Request", "Invalid CONNECT request"),
+            Self::ConnectContent => (
+                bad,
+                "Invalid Request",
+                "CONNECT request cannot have request body",
+            ),
             // HTTP/1 requests with these faults get the same answer. H2O accepts both faults.
             Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
             Self::ContentTooLarge => (
@@ -310,7 +317,12 @@ impl<'h> RequestFields<'h> {
         self.set_target();
         self.set_authority();
         if is_tunnel && (end_stream || self.content_length.is_some()) {
-            self.refuse(Refusal::Connect);
+            // H2O compatibility: H2O has a text of its own for this over HTTP/3.
+            let is_http3 = self.head.version == Version::Http3;
+            self.refuse(match self.content_length {
+                Some(_) if is_http3 => Refusal::ConnectContent,
+                Some(_) | None => Refusal::Connect,
+            });
         }
         if let Some(expect) = self.expect {
             if self
@@ -354,6 +366,10 @@ impl<'h> RequestFields<'h> {
     /// Checks that the pseudo-header fields are those that the method needs (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Returns
     /// whether the request asks for a tunnel; `None` if the message is malformed.
     fn check_pseudo_fields(&self) -> Option<bool> {
+        // The scheme of the draft's CONNECT-UDP would evade the check that the request's scheme is the connection's.
+        if self.head.scheme == Scheme::Masque && self.head.method != Method::ConnectUdp {
+            return None;
+        }
         const USUAL: u8 = seen::METHOD | seen::SCHEME | seen::PATH;
         let usual = self.seen & USUAL == USUAL;
         let protocol = self.seen & seen::PROTOCOL != 0;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use h2o_http::field_section::{Refusal, RequestFields, RequestSection};
 use h2o_http::priority::PriorityParameters;
-use h2o_http::{Known, Method, RequestHead, Version};
+use h2o_http::{Known, Method, RequestHead, Scheme, Version};
 
 use super::ServerConnection;
 use crate::connection::{Control, cost};
@@ -400,7 +400,9 @@ impl ServerConnection {
                 memo.note(section, generation, path_string, head, request);
                 Ok(Ok(request))
             }
-            Err(_) if head.method == Method::ConnectUdp => Err(PeerError::Masque.into()),
+            Err(_) if head.method == Method::ConnectUdp || head.scheme == Scheme::Masque => {
+                Err(PeerError::Masque.into())
+            }
             Err(error) => Err(error.into()),
         }
     }
