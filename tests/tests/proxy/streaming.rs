@@ -52,6 +52,35 @@ fn memory(server: &Server) -> usize {
     kilobytes.expect("the kernel accounts memory") * 1024
 }
 
+/// The backend is silent in the middle of a response, and so has nothing that could fail to be sent to the client.
+#[test]
+fn a_client_that_resets_its_connection_ends_the_request_to_a_silent_backend() {
+    let (told, ends) = channel();
+    let told = Mutex::new(told);
+    let backend = Backend::start(move |talk| {
+        let _ = talk.read_head();
+        talk.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n");
+        let end = talk.read_some();
+        let told = told
+            .lock()
+            .expect("no thread panics while it holds the lock");
+        let _ = told.send(end);
+    });
+    let server = proxy("", &backend);
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n");
+    assert_eq!(client.read_head().code(), 200);
+    rustix::net::sockopt::set_socket_linger(client.stream(), Some(Duration::ZERO))
+        .expect("the descriptor is a socket");
+    drop(client);
+    let end = ends.recv_timeout(Duration::from_secs(10));
+    assert_eq!(
+        end,
+        Ok(None),
+        "the server closes its connection to the backend"
+    );
+}
+
 #[test]
 fn a_response_head_does_not_wait_for_its_content() {
     for framing in [

@@ -101,9 +101,13 @@ impl Http1 {
     }
 
     fn run_woken(&mut self, turn: &mut Turn<'_>) -> Flow {
-        let is_running = self.requests.stage(SlotId::ONLY) == Stage::Running;
-        // The client is gone: the request ends, which frees the resources of its handler, such as a connection to a backend.
-        if is_running && turn.connection.io.is_broken() {
+        let waits_for_handler = matches!(
+            self.requests.stage(SlotId::ONLY),
+            Stage::Running | Stage::Sending
+        );
+        // The client has reset the connection: the request ends, which frees the resources of its handler, such as a connection to a
+        // backend, although the handler may have nothing to send for long.
+        if waits_for_handler && turn.connection.io.is_broken() {
             return Flow::Close;
         }
         self.requests.run_woken(&mut self.streams, turn);
