@@ -55,6 +55,17 @@ fn an_upgrade_is_passed_on_and_bytes_go_both_ways() {
 }
 
 #[test]
+fn the_method_of_an_upgrade_is_passed_on() {
+    let backend = echoing();
+    let server = proxy(ON, &backend);
+    let mut client = server.connect();
+    client.send(UPGRADE.replacen("GET", "POST", 1));
+    assert_eq!(client.read_head().code(), 101);
+    let head = received(&backend, 0);
+    assert!(head.starts_with("POST /chat HTTP/1.1\n"), "{head}");
+}
+
+#[test]
 fn bytes_that_come_with_the_request_are_not_lost() {
     let backend = echoing();
     let server = proxy(ON, &backend);

@@ -84,10 +84,14 @@ impl RequestRules {
         head.scheme = backend.scheme;
         head.version = Version::Http11;
         head.method = match (wanted, protocol) {
-            // Over HTTP/1, a request for another protocol is a GET with the field `upgrade` (RFC 8441 §5).
-            (TunnelKind::Protocol, Protocol::Http1 | Protocol::Fastcgi) => Method::Get,
+            // Over HTTP/1, an extended CONNECT becomes a GET with the field `upgrade` (RFC 8441 §5).
+            (TunnelKind::Protocol, Protocol::Http1 | Protocol::Fastcgi)
+                if request.method == Method::Connect =>
+            {
+                Method::Get
+            }
             (TunnelKind::Protocol, Protocol::Http2 | Protocol::Http3) => Method::Connect,
-            (TunnelKind::Nothing | TunnelKind::Connect, _) => request.method.clone(),
+            (_, _) => request.method.clone(),
         };
         head.body = body_length(exchange, wanted);
         if self.forwards_expectation(exchange) {
