@@ -826,8 +826,10 @@ fn responses_without_content_wait_behind_one_that_is_buffered_and_have_none() {
         files(&server).iter().any(|len| *len > 0).then_some(())
     });
     assert!(client.read_exactly(LARGE) == pattern(LARGE));
-    for code in [204, 304] {
-        assert_eq!(client.read_response("GET").code(), code);
+    for (code, length) in [(204, None), (304, Some("5"))] {
+        let response = client.read_response("GET");
+        assert_eq!(response.code(), code);
+        assert_eq!(response.field("content-length"), length);
     }
     assert_eq!(client.read_response("GET").text(), "fine");
     // Over HTTP/2 responses without content do not wait for the one that is buffered.

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Waker};
 
 use h2o_exchange::{Body, BodyError, Counter, ExchangeRef, Response};
-use h2o_http::{BodyLength, Method};
+use h2o_http::{BodyLength, Method, StatusCode};
 
 use super::content::{Content, PullResult, Source};
 use super::slots::{Mark, Phase, log, retire};
@@ -60,7 +60,8 @@ impl Requests {
                 Body::Bytes(bytes) => !bytes.is_empty(),
                 Body::File(_) | Body::Stream(_) => true,
             };
-        if is_bodyless {
+        // A response with 304 may name the length of the content that the client has (RFC 9110 §8.6).
+        if is_bodyless && response.status != StatusCode::NOT_MODIFIED {
             response.length = None;
         }
         let shape = ResponseShape {
