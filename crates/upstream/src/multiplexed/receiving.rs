@@ -41,7 +41,10 @@ impl<E: Engine> State<E> {
             return;
         };
         stream.note_section(len);
-        stream.on_informational(status, headers);
+        if !stream.on_informational(status, headers) {
+            self.fail(key, StreamFailure::Protocol);
+            return;
+        }
         if stream.deadline.is_some() {
             // The backend has answered, so from here on `io_timeout` applies and not the timeout of the first byte.
             stream.deadline = Some((until, StreamFailure::IoTimeout));

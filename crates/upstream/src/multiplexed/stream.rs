@@ -13,8 +13,8 @@ use h2o_http::{BodyLength, ClientResponse, Headers, StatusCode};
 use super::engine::StreamIndex;
 use super::upload::Upload;
 
-/// Limit of the informational responses that are kept for a request that does not read them; further ones are dropped.
-const MAX_INFORMATIONAL: usize = 64;
+/// How many informational responses a backend may send to a request, as over HTTP/1.
+const MAX_INFORMATIONAL: u32 = 100;
 
 /// The times of a request for logs, and the clock that they are read from.
 pub(super) struct TimedTrace {
@@ -104,6 +104,8 @@ pub(super) struct Stream {
     pub(super) response: Response,
     /// Informational responses that the request has not read yet.
     informational: VecDeque<(StatusCode, Headers)>,
+    /// How many informational responses have been received.
+    informational_count: u32,
     /// Bytes of the body that the owner has not taken, limited by the stream's window (HTTP/2) or by how much is read (HTTP/3).
     content: ByteQueue,
     /// Number of body bytes still to come, if the response has announced its length.
@@ -132,6 +134,7 @@ impl Stream {
             key,
             spare,
             informational: VecDeque::new(),
+            informational_count: 0,
             response: Response::Expected,
             content: ByteQueue::default(),
             missing: None,
@@ -192,11 +195,15 @@ impl Stream {
         }
     }
 
-    pub(super) fn on_informational(&mut self, status: StatusCode, headers: Headers) {
-        if self.informational.len() < MAX_INFORMATIONAL {
-            self.informational.push_back((status, headers));
-            self.wake();
+    /// Keeps an informational response until the request reads it. Returns whether the backend may send that many.
+    pub(super) fn on_informational(&mut self, status: StatusCode, headers: Headers) -> bool {
+        self.informational_count += 1;
+        if self.informational_count > MAX_INFORMATIONAL {
+            return false;
         }
+        self.informational.push_back((status, headers));
+        self.wake();
+        true
     }
 
     /// Takes the oldest informational response that the request has not read.

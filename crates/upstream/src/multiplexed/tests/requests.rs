@@ -13,6 +13,7 @@ super::over_each_version!(
     fields_come_as_sent_and_te_trailers_is_forwarded,
     the_length_of_what_is_left_out_is_passed_on,
     informational_responses_are_told_in_order,
+    a_hundred_informational_responses_are_told_and_one_more_fails_the_request,
     a_call_that_is_given_up_is_cancelled,
     a_tunnel_goes_both_ways,
     no_more_requests_are_made_than_allowed,
@@ -101,6 +102,28 @@ async fn informational_responses_are_told_in_order<S: Server>() {
     server.answer(stream, "x").await;
     assert_eq!(reply(call).await.status.as_u16(), 200);
     assert_eq!(told.borrow().len(), 3);
+}
+
+async fn a_hundred_informational_responses_are_told_and_one_more_fails_the_request<S: Server>() {
+    for count in [100, 101] {
+        let (connection, mut server) = S::start(settings()).await;
+        let told = InterimResponses::default();
+        let seen = Some(Rc::clone(&told));
+        let call = call_with(&connection, get("/"), RequestBody::None, false, seen);
+        let (stream, _) = server.request().await;
+        for _ in 0..count {
+            server.inform(stream, 103, &[]);
+        }
+        server.flush().await;
+        settle().await;
+        if count == 100 {
+            server.answer(stream, "x").await;
+            assert_eq!(reply(call).await.status.as_u16(), 200);
+            assert_eq!(told.borrow().len(), 100);
+        } else {
+            assert_eq!(&*failure(call).await.text, "protocol violation");
+        }
+    }
 }
 
 async fn a_call_that_is_given_up_is_cancelled<S: Server>() {
