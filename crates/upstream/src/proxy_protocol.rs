@@ -1,6 +1,6 @@
 //! Writes the header of the PROXY protocol, version 1.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use h2o_exchange::{Address, ConnectionInfo};
 
@@ -20,11 +20,22 @@ pub(crate) fn line(client: Option<&SocketAddr>, connection: &ConnectionInfo) -> 
         (Address::Ip(peer @ SocketAddr::V6(_)), Some(Address::Ip(local @ SocketAddr::V6(_)))) => {
             ("TCP6", peer, local)
         }
+        // A proxy in front of this server may have reported a client of the other family than that of its connection.
+        (Address::Ip(peer), Some(Address::Ip(local))) => ("TCP6", mapped(peer), mapped(local)),
         _ => return b"PROXY UNKNOWN\r\n".to_vec(),
     };
     let (peer_port, local_port) = (peer.port(), local.port());
     let (peer, local) = (peer.ip(), local.ip());
     format!("PROXY {family} {peer} {local} {peer_port} {local_port}\r\n").into_bytes()
+}
+
+/// The address as an IPv6 address; an IPv4 address is mapped (RFC 4291 §2.5.5.2).
+fn mapped(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    SocketAddr::from((ip, address.port()))
 }
 
 #[cfg(test)]
@@ -66,7 +77,12 @@ mod tests {
             (
                 ip("192.0.2.7:4000"),
                 Some(ip("[2001:db8::1]:80")),
-                "PROXY UNKNOWN\r\n",
+                "PROXY TCP6 ::ffff:192.0.2.7 2001:db8::1 4000 80\r\n",
+            ),
+            (
+                ip("[2001:db8::7]:4000"),
+                Some(ip("192.0.2.1:80")),
+                "PROXY TCP6 2001:db8::7 ::ffff:192.0.2.1 4000 80\r\n",
             ),
             (ip("192.0.2.7:4000"), None, "PROXY UNKNOWN\r\n"),
             (Address::Unix, Some(Address::Unix), "PROXY UNKNOWN\r\n"),
