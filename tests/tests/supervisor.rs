@@ -373,6 +373,26 @@ fn addresses_of_supervisor_and_configuration_must_agree() {
     }
 }
 
+/// The variable may be left over from another process: the descriptors that it names are then the server's own files, or none.
+#[test]
+fn descriptors_that_no_supervisor_has_passed_are_refused() {
+    let folder = Folder::new();
+    let text = format!("listen: {}\n{PATHS}", h2o_tests::free_port());
+    let config = folder.write("h2o.conf", text.replace("@DIR@", "/srv"));
+    for numbers in 3..12 {
+        let output = Command::new(binary())
+            .arg("-c")
+            .arg(&config)
+            .env("SERVER_STARTER_PORT", format!("a={numbers}"))
+            .output()
+            .expect("the server can be run");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{text}");
+        let want = format!("the supervisor passed fd:{numbers}, which");
+        assert!(text.contains(&want), "{text}");
+    }
+}
+
 /// What the other project's supervisor writes if its first worker fails.
 fn eventually_failed(folder: Folder, options: &[&str], config: &str) -> String {
     let command = [

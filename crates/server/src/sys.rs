@@ -10,10 +10,19 @@ use libc::{c_int, c_void, socklen_t};
 /// Takes ownership of a file descriptor that this process inherited from the process that started it. Programs that this process starts do
 /// not inherit the descriptor.
 pub(crate) fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the call only changes a flag of the descriptor `number`, and fails if there is none.
+    // SAFETY: the call only reads the flags of the descriptor `number`, and fails if there is none.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A descriptor with this flag is not inherited: this process has opened it itself, or has taken it before.
+    if flags & libc::FD_CLOEXEC != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the call only changes a flag of the descriptor `number`.
     checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: the descriptor is open, as the call above has shown. The process that started this one passed it for this use, and the
-    // callers take each number once.
+    // SAFETY: the descriptor is open, as the calls above have shown, and no other code owns it: this program opens all of its own
+    // descriptors with the flag, and the flag is set when a descriptor is taken.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -51,7 +51,7 @@ pub(crate) enum Claim {
 }
 
 impl InheritedSockets {
-    /// Takes the sockets that `SERVER_STARTER_PORT` lists. Must be called once, before other files are opened.
+    /// Takes the sockets that `SERVER_STARTER_PORT` lists.
     ///
     /// # Errors
     /// The error message for the administrator.
@@ -76,7 +76,7 @@ impl InheritedSockets {
         })
     }
 
-    /// Takes the `count` sockets of systemd's socket activation. Must be called once, before other files are opened.
+    /// Takes the `count` sockets of systemd's socket activation.
     ///
     /// # Errors
     /// The error message for the administrator.
