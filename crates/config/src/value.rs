@@ -147,26 +147,31 @@ impl Node {
     /// # Errors
     /// The message is `argument must be one of: OFF,ON`.
     pub fn on_off(&self) -> Result<bool, Error> {
-        let word = self.one_of(&["OFF", "ON"]).map_err(|error| {
-            let meant = match self.as_str().map(str::to_ascii_lowercase).as_deref() {
-                Some("yes" | "true") => Some("ON"),
-                Some("no" | "false") => Some("OFF"),
-                _ => return error,
-            };
-            error.did_you_mean(meant)
-        })?;
-        Ok(word == 1)
+        self.truth(["OFF", "ON"], ["OFF", "ON"])
     }
 
-    /// Whether the node is `YES`; otherwise it must be `NO`.
+    /// Whether the node is `YES`; otherwise it must be `NO`. `on` and `true` are refused with a hint.
     ///
     /// # Errors
     /// The message is `argument must be one of: YES,NO`.
     pub fn yes_no(&self) -> Result<bool, Error> {
-        Ok(self.one_of(&["YES", "NO"])? == 0)
+        self.truth(["YES", "NO"], ["NO", "YES"])
     }
 
-    /// The decimal number in the node, which must be in `range`. No other characters may be before or after the digits.
+    /// Whether the node is the second word of `values`; otherwise it must be the first. The error message has the words as in `listed`.
+    fn truth(&self, listed: [&'static str; 2], values: [&'static str; 2]) -> Result<bool, Error> {
+        let word = self.one_of(&listed).map_err(|error| {
+            let meant = match self.as_str().map(str::to_ascii_lowercase).as_deref() {
+                Some("on" | "yes" | "true") => values[1],
+                Some("off" | "no" | "false") => values[0],
+                _ => return error,
+            };
+            error.did_you_mean(Some(meant))
+        })?;
+        Ok(listed[word] == values[1])
+    }
+
+    /// The decimal number in the node, which must be in `range`. Only blanks may be before the digits, and nothing after them.
     /// `format` is the conversion that H2O names in its error message for an invalid number, such as `%zu`.
     ///
     /// # Errors
@@ -191,7 +196,7 @@ impl Node {
         format: &'static str,
         range: RangeInclusive<u64>,
     ) -> Result<T, Error> {
-        let text = self.scalar()?;
+        let text = self.scalar()?.trim_ascii_start();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(self
                 .error(format!("argument must match the format: {format}"))
@@ -280,7 +285,7 @@ mod tests {
         assert_eq!(text(scalar("yes").yes_no()), "true");
         assert_eq!(
             text(scalar("ON").yes_no()),
-            "[f:1] argument must be one of: YES,NO (column 1; did you mean `NO`?)"
+            "[f:1] argument must be one of: YES,NO (column 1; did you mean `YES`?)"
         );
     }
 
@@ -291,6 +296,7 @@ mod tests {
             ("1", "1"),
             ("200", "200"),
             ("007", "7"),
+            (" 8", "8"),
             ("0", range),
             ("201", range),
             ("99999999999999999999999", range),
@@ -302,7 +308,7 @@ mod tests {
                 "{input:?}"
             );
         }
-        for input in ["10abc", "-1", "+1", " 1", "1 ", "0x10", "1.5", "ten"] {
+        for input in ["10abc", "-1", "+1", "1 ", "0x10", "1.5", "ten"] {
             assert_eq!(
                 text(scalar(input).integer::<u8>("%u", 1..=200)),
                 format!(

@@ -496,7 +496,7 @@ mod tests {
             ),
             (
                 "{ url: /a, status: 301, internal: ON }",
-                "argument must be one of: YES,NO (column 45; did you mean `NO`?)",
+                "argument must be one of: YES,NO (column 45; did you mean `YES`?)",
             ),
             (
                 "{ url: /a, statsu: 301 }",

@@ -209,7 +209,11 @@ fn parse_host_key(key: &Node) -> Result<HostName, Error> {
         _ => (text, None),
     };
     let is_bad = |byte: u8| byte <= b' ' || byte == 0x7f || byte == b'/';
-    if name.is_empty() || name.bytes().any(is_bad) || (name.contains(':') && !name.starts_with('['))
+    let is_address = name.starts_with('[') && name.ends_with(']');
+    let has_brackets = name.contains(['[', ']']);
+    if name.is_empty()
+        || name.bytes().any(is_bad)
+        || (!is_address && (name.contains(':') || has_brackets))
     {
         return Err(key.error(INVALID));
     }
@@ -238,6 +242,8 @@ mod tests {
             ("*.example.com", Some(("*.example.com", None))),
             ("[::1]", Some(("[::1]", None))),
             ("[::1]:443", Some(("[::1]", Some(443)))),
+            ("[::1", None),
+            ("a]", None),
             ("a.*.com", None),
             ("*foo", None),
             ("a b", None),

@@ -209,13 +209,16 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     let attributes = node.attributes(ATTRIBUTES)?;
     let port = attributes.require("port")?;
     let kind = attributes.get("type").map(Node::scalar).transpose()?;
-    let endpoints = match (kind, attributes.get("quic")) {
-        (Some(kind @ ("tcp" | "unix")), Some(quic)) => {
-            return Err(quic.error(format!("`quic` cannot be used with `type: {kind}`")));
-        }
+    let mut quic = attributes.get("quic");
+    // H2O compatibility: H2O ignores `quic` beside another type.
+    if let (Some(kind @ ("tcp" | "unix")), Some(node)) = (kind, quic) {
+        scope.warn(&node.error(format!("`quic` has no effect with `type: {kind}`")));
+        quic = None;
+    }
+    let endpoints = match (kind, quic) {
         (Some("quic"), _) | (None, Some(_)) => udp_addresses(port, attributes.get("host"))?,
-        (None | Some("tcp"), None) => tcp_addresses(port, attributes.get("host"))?,
-        (Some("unix"), None) => vec![unix_address(port)?],
+        (None | Some("tcp"), _) => tcp_addresses(port, attributes.get("host"))?,
+        (Some("unix"), _) => vec![unix_address(port)?],
         (Some(other @ "mptcp"), _) => {
             return Err(attributes
                 .require("type")?
