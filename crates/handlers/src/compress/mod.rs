@@ -116,9 +116,12 @@ impl CompressFilter {
 /// Adds `accept-encoding` to the `vary` field of the response.
 fn add_vary(headers: &mut Headers) {
     const ELEMENT: &[u8] = b"accept-encoding";
+    let names_it = |vary| escape::list_contains(vary, ELEMENT);
+    if headers.get_all(Known::Vary).any(names_it) {
+        return;
+    }
     match headers.get(Known::Vary) {
         None => headers.push(Known::Vary, ELEMENT),
-        Some(vary) if escape::list_contains(vary, ELEMENT) => {}
         Some(vary) => {
             let extended = [vary, b", ", ELEMENT].concat();
             headers.replace(Known::Vary, &extended);
