@@ -55,7 +55,7 @@ impl Filter for ThrottleFilter {
         response.headers.remove(Known::XTraffic);
         if rate > 0 && !response.body.is_empty() {
             let source = std::mem::take(&mut response.body).into_source();
-            let body = ThrottledBody::new(source, &exchange.worker, rate);
+            let body = ThrottledBody::new(source, &exchange.worker, rate, response.length);
             response.body = Body::Stream(Box::new(body));
         }
         FilterResult::Continue
@@ -82,6 +82,8 @@ struct ThrottledBody {
     /// The rate in bytes per second, which is not 0.
     rate: u64,
     balance: Balance,
+    /// The number of bytes that are still to come, if the response announces its length.
+    left: Option<u64>,
 }
 
 /// The balance of a throttled body: the number of bytes that may be sent. After a piece it is negative for as long as
@@ -116,7 +118,7 @@ impl Balance {
 }
 
 impl ThrottledBody {
-    fn new(source: Box<dyn BodySource>, worker: &Rc<Worker>, rate: u64) -> Self {
+    fn new(source: Box<dyn BodySource>, worker: &Rc<Worker>, rate: u64, left: Option<u64>) -> Self {
         Self {
             source,
             timer: Timer::new(&worker.timers),
@@ -125,6 +127,7 @@ impl ThrottledBody {
                 bytes: 0,
                 credited: worker.clock.now(),
             },
+            left,
         }
     }
 }
@@ -136,7 +139,8 @@ impl BodySource for ThrottledBody {
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         self.balance.credit(self.rate, self.timer.clock().now());
-        while self.balance.bytes < 0 {
+        // The end of the body follows its last byte without a pause.
+        while self.balance.bytes < 0 && self.left != Some(0) {
             // The timer is set again each time, because the worker's clock is coarse: the timer may fire before the
             // clock shows that the time has passed.
             self.timer.set_after(self.balance.wait(self.rate));
@@ -151,6 +155,9 @@ impl BodySource for ThrottledBody {
         if let Poll::Ready(Some(Ok(piece))) = &next {
             let len = i64::try_from(piece.len()).unwrap_or(i64::MAX);
             self.balance.bytes = self.balance.bytes.saturating_sub(len);
+            self.left = self
+                .left
+                .map(|left| left.saturating_sub(piece.len() as u64));
         }
         next
     }
@@ -224,9 +231,8 @@ mod tests {
             .start_paused(true)
             .build()
             .unwrap();
-        // The body ends when the time that the last piece takes at the rate has passed.
-        for (rate, len, pieces, millis) in [(50_000, 100_000, 20, 2000), (1000, 10_000, 3, 10_000)]
-        {
+        // The last piece is sent when the time that those before it take at the rate has passed, and the body ends with it.
+        for (rate, len, pieces, millis) in [(50_000, 100_000, 20, 1900), (1000, 10_000, 3, 8192)] {
             runtime.block_on(async {
                 let (exchange, response) = filtered("GET", 200, &format!("x-traffic: {rate}"), len);
                 let Body::Stream(mut source) = response.body else {
