@@ -33,6 +33,11 @@ pub(crate) fn is_on(settings: &SettingsMap) -> bool {
     settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
 }
 
+/// Whether a response may be dropped and the request sent again to another URL, with its body.
+pub(crate) fn may_reroute(exchange: &Exchange) -> bool {
+    exchange.delegated || is_on(&exchange.site.path(exchange.route).settings)
+}
+
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
     is_on(&scope.settings).then(|| Box::new(ReproxyFilter) as _)
 }

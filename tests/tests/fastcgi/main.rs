@@ -451,3 +451,20 @@ fn whom_a_guard_refuses_makes_the_server_store_nothing() {
         }
     }
 }
+
+#[test]
+fn the_content_comes_along_where_an_application_names_another_resource() {
+    let backend = kit::application(|request| {
+        if request.value("REQUEST_URI") == "/app/other" {
+            let method = request.value("REQUEST_METHOD");
+            let content = String::from_utf8_lossy(&request.content).into_owned();
+            return response(format!("X-A: b\r\n\r\n{method} {content}"));
+        }
+        response("Status: 307 Elsewhere\r\nX-Reproxy-URL: /app/other\r\n\r\n")
+    });
+    let server = start(&backend, "reproxy: ON\nfastcgi.send-delegated-uri: ON");
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let response = ask(&server, "/app/first", &[version, "--data", "content"]);
+        assert_eq!(body(&response), "POST content", "{version}: {response}");
+    }
+}

@@ -11,6 +11,7 @@ use h2o_log::report;
 use h2o_upstream::{BackendUrl, Call, Failure, FastcgiRequest, Reply, Upstream};
 
 use super::{FastcgiSettings, parameters};
+use crate::reproxy;
 
 /// The label of FastCGI errors in the error log.
 const LABEL: &str = "fastcgi";
@@ -78,6 +79,11 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
     };
+    if let Some(pipe) = &pipe
+        && reproxy::may_reroute(&reference.borrow())
+    {
+        pipe.keep();
+    }
     let mut build = |_: &BackendUrl, _, _: &mut RequestHead| {};
     let sending = upstream.send(Call {
         worker: &worker,

@@ -206,7 +206,7 @@ async fn forward(
     };
     if let Some(pipe) = &pipe
         && wanted == TunnelKind::Nothing
-        && may_be_rerouted(&reference.borrow())
+        && reproxy::may_reroute(&reference.borrow())
     {
         pipe.keep();
     }
@@ -275,11 +275,6 @@ async fn forward(
             Outcome::Done(answer)
         }
     }
-}
-
-/// Whether a response may be dropped and the request sent again to another URL, with its body.
-fn may_be_rerouted(exchange: &Exchange) -> bool {
-    exchange.delegated || reproxy::is_on(&exchange.site.path(exchange.route).settings)
 }
 
 /// Starts a timing trace of the request, if an access log or a filter needs one.
