@@ -446,6 +446,18 @@ impl Exchange {
         start
     }
 
+    /// The label of errors of CONNECT and CONNECT-UDP in the log. H2O compatibility: the name of H2O's file.
+    pub const CONNECT_LABEL: &str = "lib/handler/connect.c";
+
+    /// Like [`Exchange::note_error`], for a tunnel that its handler has given up.
+    pub fn note_tunnel_error(&mut self, reason: &str) {
+        let label = match self.forwarded.place() {
+            Some(_) => "core",
+            None => Self::CONNECT_LABEL,
+        };
+        self.note_error(label, reason);
+    }
+
     /// Like [`Exchange::note_error`], for a response whose body cannot be completed.
     pub fn note_body_error(&mut self, error: &BodyError) {
         let label = match self.forwarded.place() {

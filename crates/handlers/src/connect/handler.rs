@@ -48,7 +48,7 @@ pub(super) struct UdpHandler {
 const FLOW_ID: Known = Known::DatagramFlowId;
 
 /// Label of lines in the error log. H2O compatibility: H2O's lines have it.
-const LABEL: &str = "lib/handler/connect.c";
+const LABEL: &str = Exchange::CONNECT_LABEL;
 
 impl Handler for TcpHandler {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {

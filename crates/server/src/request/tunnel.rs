@@ -190,7 +190,7 @@ impl Requests {
         };
         if let Some(reason) = upload.pipe.given_up() {
             if let Some(exchange) = &slot.exchange {
-                exchange.borrow_mut().note_error("core", reason);
+                exchange.borrow_mut().note_tunnel_error(reason);
             }
             self.close(streams, turn, id, CloseReason::TunnelBroken);
             return true;
