@@ -172,18 +172,28 @@ impl Handler for FileHandler {
             exchange.worker.counters.count(Counter::CacheHits);
             return respond::document(exchange, &entry.document);
         }
-        exchange.worker.counters.count(Counter::CacheMisses);
-        let lookup = Lookup {
-            service: Arc::clone(service),
-            path: exchange.request.path().to_vec(),
-            encodings,
-            now: wall_clock(exchange),
-            turn: exchange.worker.clock.turn(),
-        };
-        match lookup.run(Access::InMemory) {
-            Ok(located) => answer(exchange, &lookup, located),
-            Err(_) => answer_later(exchange, lookup),
-        }
+        look_up(exchange, service, encodings)
+    }
+}
+
+/// Looks the file up, since it is not in the cache. Kept out of the handler, which is small as long as files are found in the cache.
+#[inline(never)]
+fn look_up(
+    exchange: &mut Exchange,
+    service: &Arc<Service>,
+    encodings: AcceptedEncodings,
+) -> Outcome {
+    exchange.worker.counters.count(Counter::CacheMisses);
+    let lookup = Lookup {
+        service: Arc::clone(service),
+        path: exchange.request.path().to_vec(),
+        encodings,
+        now: wall_clock(exchange),
+        turn: exchange.worker.clock.turn(),
+    };
+    match lookup.run(Access::InMemory) {
+        Ok(located) => answer(exchange, &lookup, located),
+        Err(_) => answer_later(exchange, lookup),
     }
 }
 
