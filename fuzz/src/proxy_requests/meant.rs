@@ -19,7 +19,13 @@ impl Outgoing<'_> {
 
     pub(super) fn method(&self) -> &str {
         match self.protocol {
-            Protocol::Http1 if self.asks_for_tunnel() && !self.is_connect() => "GET",
+            Protocol::Http1
+                if self.request.method == Method::Connect
+                    && self.asks_for_tunnel()
+                    && !self.is_connect() =>
+            {
+                "GET"
+            }
             Protocol::Http2 | Protocol::Http3 if self.asks_for_tunnel() => "CONNECT",
             Protocol::Http1 | Protocol::Http2 | Protocol::Http3 | Protocol::Fastcgi => {
                 self.request.method.as_str()
