@@ -352,7 +352,7 @@ impl Worker {
     }
 
     /// The worker's state of type `T`. The first call creates it.
-    #[inline]
+    #[inline(always)]
     pub fn local<T: Default + 'static>(&self) -> Rc<T> {
         let known = self.locals.borrow().get(&TypeId::of::<T>()).cloned();
         let value = known.unwrap_or_else(|| self.create_local::<T>());
