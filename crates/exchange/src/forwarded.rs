@@ -11,9 +11,14 @@ use crate::TlsInfo;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepsServerField(pub bool);
 
-/// The value of `server-name`, which FastCGI backends get as `SERVER_SOFTWARE`; `None` for the default.
+/// The name of this server, which FastCGI applications and scripts get as `SERVER_SOFTWARE`.
 #[derive(Clone, Debug, Default)]
-pub struct ServerSoftware(pub Option<std::sync::Arc<str>>);
+pub struct ServerSoftware {
+    /// The value of `server-name`; `None` for the default.
+    pub name: Option<std::sync::Arc<str>>,
+    /// Whether clients are not told the name (`send-server-name` is not `ON`). FastCGI applications then get an empty one.
+    pub is_hidden: bool,
+}
 
 /// Buffers for authority and target up to this many bytes are kept for the next request; longer ones are freed.
 const KEPT: usize = 1024;

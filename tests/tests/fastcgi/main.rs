@@ -453,6 +453,17 @@ fn whom_a_guard_refuses_makes_the_server_store_nothing() {
 }
 
 #[test]
+fn applications_are_not_told_a_name_that_clients_are_not_told() {
+    let backend = recorder();
+    for (setting, want) in [("ON", "test"), ("OFF", ""), ("preserve", "")] {
+        let server = start(&backend, &format!("send-server-name: {setting}"));
+        let got = parameters(&ask(&server, "/app", &[]));
+        let want = format!("SERVER_SOFTWARE={want}");
+        assert!(got.contains(&want), "{setting}: {got:?}");
+    }
+}
+
+#[test]
 fn the_content_comes_along_where_an_application_names_another_resource() {
     let backend = kit::application(|request| {
         if request.value("REQUEST_URI") == "/app/other" {

@@ -44,9 +44,15 @@ pub(super) fn build(
     out.add("SERVER_NAME", &*host.name.name);
     out.add("SERVER_PROTOCOL", request.version.as_str());
     let software = exchange.site.settings.peek::<ServerSoftware>();
-    let software = software.as_ref().and_then(|software| software.0.as_deref());
     let own = concat!("h2o/", env!("CARGO_PKG_VERSION"));
-    out.add("SERVER_SOFTWARE", software.unwrap_or(own));
+    let name = software
+        .as_ref()
+        .map_or(own, |software| match &software.name {
+            _ if software.is_hidden => "",
+            Some(name) => name,
+            None => own,
+        });
+    out.add("SERVER_SOFTWARE", name);
     if request.scheme == Scheme::Https {
         out.add("HTTPS", "on");
     }

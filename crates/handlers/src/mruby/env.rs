@@ -291,7 +291,9 @@ impl Request {
             }
             b"SERVER_SOFTWARE" => {
                 let software = self.site(vm)?.settings.peek::<ServerSoftware>();
-                let software = software.as_ref().and_then(|software| software.0.as_deref());
+                let software = software
+                    .as_ref()
+                    .and_then(|software| software.name.as_deref());
                 vm.string(software.unwrap_or(concat!("h2o/", env!("CARGO_PKG_VERSION"))))?
             }
             b"h2o.remaining_delegations" => {

@@ -377,7 +377,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 return Err(command.error("a field value cannot have control characters"));
             }
             settings(scope).server_name = Some(name.into());
-            scope.edit::<ServerSoftware>().0 = Some(name.into());
+            scope.edit::<ServerSoftware>().name = Some(name.into());
             Ok(())
         },
     ),
@@ -393,6 +393,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             let word = command.node.one_of(&["OFF", "ON", "preserve"])?;
             settings(scope).send_server_name = word == 1;
             scope.edit::<KeepsServerField>().0 = word == 2;
+            scope.edit::<ServerSoftware>().is_hidden = word != 1;
             Ok(())
         },
     },
