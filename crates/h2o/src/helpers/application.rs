@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use h2o_log::{reason, report_plainly};
+use h2o_log::{reason, report};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -97,10 +97,11 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
         if now().duration_since(begun) >= LONGEST_DELAY {
             delay = FIRST_DELAY;
         }
-        report_plainly(&format!(
+        report!(
+            warning,
             "fastcgi.spawn: the application ended ({text}), starting it again in {} seconds: {command}",
             delay.as_secs_f32()
-        ));
+        );
         if events.recv_timeout(delay).is_ok() {
             return;
         }
