@@ -352,7 +352,7 @@ mod tests {
         };
         let (did, end) = run(vec![Event::Signal(SIGTERM)], times);
         assert_eq!(did, ["shut down", "close"]);
-        // The main thread does not wait for workers that do not react either.
+        // The main thread does not wait for workers that do not even close their connections: it abandons them.
         assert_eq!(end, End::Abandoned);
     }
 

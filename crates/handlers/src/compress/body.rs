@@ -39,7 +39,7 @@ pub(super) struct CompressedBody {
 
 enum Stage {
     Reading(Encoder),
-    /// Another thread compresses a piece. The operation is what it does after the piece.
+    /// Another thread compresses a piece, and then flushes or finishes the encoder if the operation says so.
     Away(JoinHandle<Piece>, Operation),
     /// The last piece was compressed; its bytes are in `output`.
     Ended,

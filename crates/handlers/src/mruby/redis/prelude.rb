@@ -45,7 +45,7 @@ module H2O
     class Command
       attr_reader :args
 
-      # Each command keeps its connection open.
+      # While a command is alive, it refers to its connection, so that the garbage collector does not close the connection before the reply.
       def initialize(args, connection)
         @args = args
         @connection = connection
