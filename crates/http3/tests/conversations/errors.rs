@@ -309,7 +309,7 @@ fn soft_errors_are_refusals() {
         (
             "CONNECT with a length",
             with(CONNECT, &[("content-length", "1")]),
-            "Connect",
+            "ConnectContent",
         ),
     ];
     for (why, fields, refusal) in cases {
