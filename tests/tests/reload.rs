@@ -150,6 +150,14 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
         assert!(lines.contains(&want), "{lines}");
     }
     assert_eq!(ask(&mut connection, "/a"), "302 /four");
+    // The changes still wait for a restart: each reload says so, until the configuration is as it was at the start.
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    let want = "[warning] `num-threads` cannot change while the server runs";
+    assert!(code == 0 && errors.contains(want), "{errors}");
+    server.write_config(&config("five"));
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert_eq!(ask(&mut connection, "/a"), "302 /five");
     assert!(server.folder.at("pid.sock").exists());
     let folder = server.stop();
     assert!(!folder.at("pid.sock").exists());

@@ -140,6 +140,32 @@ fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     server.ask("GET /small").must_be("200 OK\n\nhello");
 }
 
+/// The next worker gets the sockets that the supervisor was started with.
+#[test]
+fn a_reload_warns_of_addresses_that_the_supervisor_was_not_started_with() {
+    let server = master("pid-file: @DIR@/pid").start();
+    let config = server.folder.name_of("h2o.conf");
+    let old = server.folder.read("h2o.conf");
+    let port = h2o_tests::free_port();
+    server.folder.write(
+        "h2o.conf",
+        format!("listen: {{ host: 127.0.0.1, port: {port} }}\n{old}"),
+    );
+    let program = binary().display().to_string();
+    let want = format!(
+        "[warning] `listen` 127.0.0.1:{port}: the supervisor was started with other addresses"
+    );
+    let asked = run(&program, &["reload", "--diff", "-c", &config]);
+    assert!(asked.text().contains(&want), "{asked}");
+    let reloaded = run(&program, &["reload", "-c", &config]);
+    assert_eq!(reloaded.code, 0, "{reloaded}");
+    assert!(reloaded.stderr.contains(&want), "{reloaded}");
+    assert_eq!(
+        h2o_tests::curl(&[&format!("http://127.0.0.1:{port}/small")]).code(),
+        200
+    );
+}
+
 #[test]
 fn no_worker_ends_with_a_supervisor_that_was_killed() {
     let mut server = master("pid-file: @DIR@/pid").start();

@@ -156,6 +156,7 @@ fn serve_until_ended(
         config: plan.config,
         source: plan.source,
         error_log,
+        is_supervised: plan.parent.is_supervisor(),
     };
     let is_term_counted = !plan.parent.is_supervisor();
     match handle_events(events, &mut running, workers, is_term_counted) {

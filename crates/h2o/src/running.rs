@@ -22,6 +22,8 @@ pub(crate) struct RunningServer<'a> {
     pub(crate) source: &'a dyn Source,
     /// The error log, where the server's messages go.
     pub(crate) error_log: &'a Target,
+    /// Whether a supervisor has opened the listening sockets, and passes the same sockets to the next worker.
+    pub(crate) is_supervised: bool,
 }
 
 impl RunningServer<'_> {
@@ -66,6 +68,22 @@ impl RunningServer<'_> {
             .map_err(|error| error.to_string())
     }
 
+    /// Warnings about what a reload of `next` changes for the supervisor: its next worker gets the listening sockets that the
+    /// supervisor was started with, and ends if the configuration has others.
+    fn warn_of_supervisor(&self, next: &LoadedConfig) -> Vec<String> {
+        if !self.is_supervised {
+            return Vec::new();
+        }
+        let changed = self.loaded.listeners_of_one_only(next);
+        let warn = |label: String| {
+            format!(
+                "[warning] `listen` {label}: the supervisor was started with other addresses; restart it before you send it HUP, or its \
+                 new workers end with an error"
+            )
+        };
+        changed.into_iter().map(warn).collect()
+    }
+
     /// Reads the configuration again and has the server use it from now on. Returns warnings.
     fn serve_next(&mut self) -> Result<Vec<String>, String> {
         let next = self.next_configuration()?;
@@ -74,6 +92,7 @@ impl RunningServer<'_> {
         privileges::check_descriptor_limit(&settings).map_err(text)?;
         check::check_temp_buffer_path(&settings).map_err(text)?;
         let mut warnings = next.warnings.clone();
+        warnings.extend(self.warn_of_supervisor(&next));
         warnings.extend(check::inspect_as_running_user(&next, None, true));
         warnings.extend(self.server.reload(&next)?);
         self.loaded = next;
@@ -115,7 +134,11 @@ impl Control for RunningServer<'_> {
         let done = match question {
             Question::Reload => self.reload_configuration(),
             Question::Differences => self.next_configuration().map(|next| Answer {
-                lines: self.loaded.differences(&next),
+                lines: [
+                    self.loaded.differences(&next),
+                    self.warn_of_supervisor(&next),
+                ]
+                .concat(),
                 ..Answer::default()
             }),
             Question::Status => {

@@ -11,7 +11,9 @@ use crate::site::acme;
 use crate::site::certificates::{list_certificates, staples_of};
 use crate::site::hosts::HostKeys;
 use crate::site::listen::{Listeners, set_alternative_services, set_client_authorities};
-use crate::site::needs_restart::settings_that_need_restart;
+use crate::site::needs_restart::{
+    StartSettings, listeners_of_one_only, settings_that_need_restart,
+};
 use crate::site::outline::Outline;
 use crate::site::reachability::unreachable_hosts;
 use crate::site::settings::ServerSettings;
@@ -59,6 +61,12 @@ impl LoadedConfig {
         let mut lines = self.outline.differences(&next.outline);
         lines.extend(settings_that_need_restart(&self.site, &next.site));
         lines
+    }
+
+    /// The addresses that only one of this configuration and `next` listens on, as the configurations write them.
+    #[must_use]
+    pub fn listeners_of_one_only(&self, next: &Self) -> Vec<String> {
+        listeners_of_one_only(&self.site, &next.site)
     }
 
     /// Opens log files and log pipes, with the rights of the starting user.
@@ -163,13 +171,19 @@ pub(crate) fn load_next(
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
     let outline = Outline::new(&top, &scope.shared.get::<Certificates>().list());
-    let site = Site {
+    let running = scope.running.take();
+    let mut site = Site {
         reroute_limits: *scope.settings.get(),
         hosts: scope.hosts,
         settings: scope.settings,
         shared: scope.shared,
         ..Site::default()
     };
+    let at_start = match &running {
+        Some(running) => (*running.shared.get::<StartSettings>()).clone(),
+        None => StartSettings::of(&site),
+    };
+    *site.shared.edit() = at_start;
     Ok(LoadedConfig {
         site: Arc::new(site),
         warnings: scope.warnings,
