@@ -291,7 +291,7 @@ fn a_full_disk_keeps_nothing_and_breaks_no_response() {
         .file("www/b.txt", text(42, 40_000))
         .launched_by(&["sh", "-c", "trap '' XFSZ; ulimit -f 100; exec $0 $*"])
         .start();
-    let message = "compress.cache: nothing can be kept in ";
+    let message = "compress.cache: compressed forms cannot be written to ";
     eventually(message, || {
         let (response, got) = get(&server, "--http1.1", "br", "/a.txt");
         assert!(!is_kept(&response) && got == content.as_bytes());
