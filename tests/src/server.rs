@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::{Deadline, Folder, Raw, Response, eventually, tool};
+use crate::{Deadline, Folder, Raw, Response, eventually, free_port, tool};
 
 /// The end of the message by which the server says that it accepts connections.
 const READY: &str = "is ready to serve requests";
@@ -315,8 +314,6 @@ fn write_names(folder: &Folder, table: &str) {
 
 /// Replaces the placeholders in a configuration. For each port placeholder that is not in `ports`, picks a free port and adds it.
 fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) -> String {
-    // Each picked port stays bound until all ports are picked, so that all differ.
-    let mut held = Vec::new();
     let mut text = String::new();
     for (index, part) in config.split('@').enumerate() {
         let is_name = index % 2 == 1;
@@ -329,12 +326,7 @@ fn fill_in(config: &str, directory: &Path, ports: &mut BTreeMap<String, u16>) ->
                 part.ends_with("PORT"),
                 "@{part}@ is no place-holder; a configuration has no other @"
             );
-            let port = ports.entry(part.to_owned()).or_insert_with(|| {
-                let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-                let address = listener.local_addr().expect("the socket is bound");
-                held.push(listener);
-                address.port()
-            });
+            let port = ports.entry(part.to_owned()).or_insert_with(free_port);
             text.push_str(&port.to_string());
         }
     }

@@ -2,12 +2,13 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -348,14 +349,28 @@ https://127.0.0.1:{port} {{
     }
 }
 
-/// A port of 127.0.0.1 that was free when it was picked.
+/// A port of 127.0.0.1 that no program listens on, for TCP and UDP. No port is returned twice in a process. The ports are below those
+/// that the kernel gives to connections and to programs that ask for any port (`net.ipv4.ip_local_port_range`), so that none of them
+/// takes the port before the test uses it.
 ///
 /// # Panics
 /// If no port is free.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-    listener.local_addr().expect("the socket is bound").port()
+    const FIRST: u16 = 10_000;
+    const COUNT: u32 = 22_000;
+    static PICKED: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| {
+        let address = ("127.0.0.1", *port);
+        TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+    };
+    // The tests of a process begin elsewhere than those before, whose connections may not be quite over.
+    let begin = std::process::id().wrapping_mul(97);
+    let mut ports = (0..COUNT).map(|_| {
+        let place = begin.wrapping_add(PICKED.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        FIRST + u16::try_from(place).expect("the number of ports fits into a u16")
+    });
+    ports.find(is_free).expect("a port is free")
 }
 
 impl Drop for Service {

@@ -1,11 +1,10 @@
 //! The fleet of `examples/fleet`: three servers behind HAProxy, which share the keys of TLS tickets through Redis.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use h2o_tests::{Folder, binary, eventually, manual, run, run_with_input};
+use h2o_tests::{Folder, binary, eventually, free_port, manual, run, run_with_input};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The running fleet. Its processes are stopped when this value is dropped.
@@ -22,11 +21,6 @@ impl Fleet {
         let folder = Folder::new();
         folder.write("site/index.html", "hello");
         let log = File::create(folder.at("log")).expect("the folder is writable");
-        // All five sockets are bound at the same time, so that their ports differ.
-        let sockets = [(); 5]
-            .map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a port is free"))
-            .map(|socket| socket.local_addr().expect("the socket is bound").port());
-        let [port, ..] = sockets;
         let names = [
             "FLEET_PORT",
             "SERVER_PORT_1",
@@ -34,8 +28,9 @@ impl Fleet {
             "SERVER_PORT_3",
             "FLEET_REDIS_PORT",
         ];
-        let mut sockets = sockets.into_iter();
-        let ports = names.map(|name| (name, sockets.next().unwrap_or_default().to_string()));
+        let ports = names.map(|name| (name, free_port()));
+        let port = ports[0].1;
+        let ports = ports.map(|(name, port)| (name, port.to_string()));
         let child = Command::new("sh")
             .arg(manual::root().join("examples/fleet/run.sh"))
             .arg(binary())
