@@ -9,14 +9,13 @@ import argparse
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import process
+from harness import process, servers
 
 # How much more than without hostile scripts the server may work before the slowest hundredth of the responses.
 MOST_MS = 100.0
@@ -58,36 +57,18 @@ error-log: {dir}/error.log
 """
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def start(stack, arguments, directory):
-    port = free_port()
     user = "user: root\n" if os.getuid() == 0 else ""
-    config = CONFIG.format(port=port, dir=directory, user=user)
-    for number, script in enumerate(SCRIPTS):
-        (directory / f"{number}.rb").write_text(f"lambda {{ |env| {script} }}\n")
-        config += f"      /{number}: {{mruby.handler-file: {directory}/{number}.rb}}\n"
-    (directory / "h2o.conf").write_text(config)
-    server = process.spawn(
-        [arguments.h2o, "-c", directory / "h2o.conf"],
-        arguments.server_core,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    stack.callback(process.stop, server)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return server, port
-        except OSError:
-            if time.monotonic() > deadline:
-                raise SystemExit("the server does not serve") from None
-            time.sleep(0.05)
+
+    def command(port):
+        config = CONFIG.format(port=port, dir=directory, user=user)
+        for number, script in enumerate(SCRIPTS):
+            (directory / f"{number}.rb").write_text(f"lambda {{ |env| {script} }}\n")
+            config += f"      /{number}: {{mruby.handler-file: {directory}/{number}.rb}}\n"
+        (directory / "h2o.conf").write_text(config)
+        return [arguments.h2o, "-c", directory / "h2o.conf"]
+
+    return servers.serve(stack, command, arguments.server_core)
 
 
 class Neighbour:

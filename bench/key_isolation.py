@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import process
+from harness import process, servers
 from harness.drivers import CIPHERSUITE, GROUP
 
 CLIENT = Path(__file__).resolve().parent / "client" / "handshakes.c"
@@ -33,30 +32,15 @@ hosts: {{ default: {{ paths: {{ /: {{ file.dir: {dir}/site }} }} }} }}
 {user}"""
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def start(stack, arguments, directory, key, isolated):
-    port = free_port()
-    config = directory / f"{key}-{isolated}.conf"
+    path = directory / f"{key}-{isolated}.conf"
     user = "user: root\n" if os.getuid() == 0 else ""
-    config.write_text(CONFIG.format(port=port, dir=directory, key=key, isolated=isolated, user=user))
-    server = process.spawn(
-        [arguments.h2o, "-c", config], arguments.server_core, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    stack.callback(process.stop, server)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return server, port
-        except OSError:
-            if time.monotonic() > deadline:
-                raise SystemExit("the server does not serve") from None
-            time.sleep(0.05)
+
+    def command(port):
+        path.write_text(CONFIG.format(port=port, dir=directory, key=key, isolated=isolated, user=user))
+        return [arguments.h2o, "-c", path]
+
+    return servers.serve(stack, command, arguments.server_core)
 
 
 def measure(arguments, client, server, port):

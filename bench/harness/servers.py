@@ -327,6 +327,25 @@ def free_ports(count):
         return ports
 
 
+def serve(stack, command, core):
+    """Starts a server, pinned to `core`, and waits until it listens. It is stopped with `stack`.
+
+    `command` is a function from the port to listen on to the words of the command. Returns the process and the port.
+    """
+    (port,) = free_ports(1)
+    server = process.spawn(command(port), core, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    stack.callback(process.stop, server)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return server, port
+        except OSError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the server does not serve") from None
+            time.sleep(0.05)
+
+
 def load_all(directory, own_binary=None):
     """Every server: this project's first, then the peers by name, the floor program last."""
     servers = []
