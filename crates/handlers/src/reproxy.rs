@@ -2,7 +2,7 @@
 
 use h2o_config::{Directive, Levels};
 use h2o_exchange::{
-    Exchange, Filter, FilterResult, NamedBy, Reroute, Response, Scope, SettingsMap,
+    BodyPipe, Exchange, Filter, FilterResult, NamedBy, Reroute, Response, Scope, SettingsMap,
 };
 use h2o_http::{Known, Method};
 
@@ -33,9 +33,11 @@ pub(crate) fn is_on(settings: &SettingsMap) -> bool {
     settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
 }
 
-/// Whether a response may be dropped and the request sent again to another URL, with its body.
-pub(crate) fn may_reroute(exchange: &Exchange) -> bool {
-    exchange.delegated || is_on(&exchange.site.path(exchange.route).settings)
+/// Has the content of a request kept while it is passed on, if the response may be dropped and the request sent again to another URL.
+pub(crate) fn keep_content(exchange: &Exchange, pipe: &BodyPipe) {
+    if exchange.delegated || is_on(&exchange.site.path(exchange.route).settings) {
+        pipe.keep();
+    }
 }
 
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {

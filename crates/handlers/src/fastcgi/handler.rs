@@ -79,10 +79,8 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
     };
-    if let Some(pipe) = &pipe
-        && reproxy::may_reroute(&reference.borrow())
-    {
-        pipe.keep();
+    if let Some(pipe) = &pipe {
+        reproxy::keep_content(&reference.borrow(), pipe);
     }
     let mut build = |_: &BackendUrl, _, _: &mut RequestHead| {};
     let sending = upstream.send(Call {

@@ -206,9 +206,8 @@ async fn forward(
     };
     if let Some(pipe) = &pipe
         && wanted == TunnelKind::Nothing
-        && reproxy::may_reroute(&reference.borrow())
     {
-        pipe.keep();
+        reproxy::keep_content(&reference.borrow(), pipe);
     }
     let result = proxy
         .upstream
