@@ -132,6 +132,17 @@ fn settings_of_the_transport_serve_clients_and_those_without_effect_are_warned_o
 }
 
 #[test]
+fn attributes_of_quic_are_ignored_on_listeners_of_another_type() {
+    let server = Setup::new(
+        "listen: { host: 127.0.0.1, port: @PORT@, type: tcp, quic: { nonsense: ON } }\nhosts: { default: { paths: { /: { redirect: /a } } } }",
+    )
+    .start();
+    assert_eq!(server.ask("GET /").code(), 302);
+    let text = "in command listen, `quic` has no effect with `type: tcp`";
+    assert!(server.messages().contains(text), "{}", server.messages());
+}
+
+#[test]
 fn responses_of_every_version_tell_of_http3_and_headers_can_replace_that() {
     let paths = "
       /other: { file.dir: @DIR@/www, header.set: 'alt-svc: clear' }

@@ -212,7 +212,8 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     let mut quic = attributes.get("quic");
     // H2O compatibility: H2O ignores `quic` beside another type.
     if let (Some(kind @ ("tcp" | "unix")), Some(node)) = (kind, quic) {
-        scope.warn(&node.error(format!("`quic` has no effect with `type: {kind}`")));
+        let text = format!("`quic` has no effect with `type: {kind}`");
+        warn(scope, command, node, &text);
         quic = None;
     }
     let endpoints = match (kind, quic) {
