@@ -169,7 +169,7 @@ install-build:
 install-test: install-build
 	@.ci/install curl:curl wget:wget openssl:openssl python3:python3 chromium:chromium nghttp:nghttp2-client brotli:brotli zstd:zstd php-cgi:php-cgi /usr/sbin/php-fpm8.2:php-fpm \
 		nginx:nginx-light go:golang-go redis-server:redis-server memcached:memcached start_server:libserver-starter-perl /usr/lib/python3/dist-packages/h2:python3-h2 \
-		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db zsh:zsh fish:fish haproxy:haproxy gnutls-cli:gnutls-bin /usr/share/doc/python3-venv:python3-venv
+		certbot:certbot caddy:caddy logrotate:logrotate systemd-analyze:systemd man:man-db /usr/share/zoneinfo/Asia/Kolkata:tzdata zsh:zsh fish:fish haproxy:haproxy gnutls-cli:gnutls-bin /usr/share/doc/python3-venv:python3-venv
 	@$(MAKE) --no-print-directory --silent $(addprefix target/tools/,h2spec go-client go-backend grpc-check acme-ca names.so quic-go aioquic/bin/python3 prometheus/bin/python3)
 
 # The HTTP/2 conformance test h2spec, with pinned versions of everything that it is built from. Debian has no package of it.

@@ -147,6 +147,8 @@ fn bytes_pass_both_ways_until_one_side_ends() {
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     assert!(!clock.has_passed(), "{clock:?}");
     assert_eq!(far.read(&mut [0]).unwrap_or_default(), 0);
+    let line = format!("[lib/handler/connect.c] in request:{target}:I/O timeout");
+    server.wait_for_message(&line);
 }
 
 #[test]

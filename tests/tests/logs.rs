@@ -52,6 +52,20 @@ fn no_line_of_the_error_log_lacks_its_time_its_level_and_its_process() {
 }
 
 #[test]
+fn times_are_those_of_the_zone_that_the_environment_names() {
+    for (zone, offset) in [("Asia/Kolkata", "+0530"), (":Asia/Tokyo", "+0900")] {
+        let server = Setup::new(
+            "listen: @PORT@\naccess-log: { path: @DIR@/log, format: '%t' }\nhosts: { default: { paths: { /: { redirect: /a } } } }",
+        )
+        .variable("TZ", zone)
+        .start();
+        assert_eq!(server.ask("GET /").code(), 302);
+        let line = server.read_until("log", "]");
+        assert!(line.ends_with(&format!(" {offset}]\n")), "{zone}: {line}");
+    }
+}
+
+#[test]
 fn no_request_waits_for_a_reader_of_standard_error() {
     let closed = ClosedPort::new();
     let folder = Folder::new();

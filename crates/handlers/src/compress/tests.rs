@@ -317,6 +317,10 @@ fn the_head_tells_of_the_coding() {
             "\netag: W/\"a\"\nvary: Accept-Encoding",
             "etag: W/\"a\"\nvary: Accept-Encoding\ncontent-encoding: br\naccept-ranges: none",
         ),
+        (
+            "\nvary: cookie\nvary: Accept-Encoding",
+            "vary: cookie\nvary: Accept-Encoding\ncontent-encoding: br\naccept-ranges: none",
+        ),
     ];
     for (fields, want) in cases {
         let fields = format!("{TYPE}{fields}");
