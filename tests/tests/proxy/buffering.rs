@@ -14,7 +14,7 @@ use super::kit::config;
 use super::streaming::{at_rest, gate, pattern};
 
 /// Bytes of a response, more than the kernel's socket buffers hold when no one reads.
-const LARGE: usize = 24_000_000;
+const LARGE: usize = 40_000_000;
 
 /// Directives by which the proxy uses HTTP/2 with its backends.
 const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
