@@ -110,8 +110,7 @@ pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
 /// The function that is called with the exception of a failed task, since no caller waits for its result.
 type LostHook = Box<dyn Fn(&Vm, Value)>;
 
-/// A VM of mruby. It stays on its thread. While it runs Ruby code, a Rust function that Ruby has called may use its values and
-/// [call](Self::call) methods, but must not start a strand by [`evaluate`](Self::evaluate).
+/// A VM of mruby. It stays on its thread. Rust functions that Ruby calls may use its methods, also those that run Ruby code.
 pub struct Vm {
     raw: *mut State,
     memory: Box<std::cell::UnsafeCell<Memory>>,
