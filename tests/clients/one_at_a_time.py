@@ -1,11 +1,13 @@
 """A backend that serves one request at a time, as one process of a pre-forking server does.
 
-The paths /large and /chunked answer with LARGE bytes, a sequence of 8-byte decimal numbers; others with 4 bytes. Prints its port.
+The paths /large and /chunked answer with as many bytes as the first argument says, a sequence of 8-byte decimal numbers; others with 4
+bytes. Prints its port.
 """
 
 import http.server
+import sys
 
-LARGE = 24_000_000
+LARGE = int(sys.argv[1])
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

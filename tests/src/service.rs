@@ -319,15 +319,18 @@ https://127.0.0.1:{port} {{
         (service, port)
     }
 
-    /// Starts the backend in `tests/clients/one_at_a_time.py`. Returns the process and its port.
+    /// Starts the backend in `tests/clients/one_at_a_time.py`, whose large responses have `length` bytes. Returns the process and its port.
     ///
     /// # Panics
     /// If the backend does not start.
     #[must_use]
-    pub fn one_at_a_time() -> (Self, u16) {
+    pub fn one_at_a_time(length: usize) -> (Self, u16) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/one_at_a_time.py");
         let mut command = Command::new("/usr/bin/python3");
-        command.arg(script).stdout(Stdio::piped());
+        command
+            .arg(script)
+            .arg(length.to_string())
+            .stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {
             panic!("the program printed other numbers than one port: {numbers:?}");

@@ -110,15 +110,16 @@ fn numbers(length: usize) -> Vec<u8> {
 
 #[test]
 fn a_slow_client_does_not_hold_a_back_end_that_serves_one_at_a_time() {
-    let (_service, port) = Service::one_at_a_time();
+    let (_service, port) = Service::one_at_a_time(LARGE);
     let server = proxy("", &format!("http://127.0.0.1:{port}/"));
+    let content = numbers(LARGE);
     for path in ["/large", "/chunked"] {
         for make in Slow::EACH {
             let client = make(&server, path);
             // The backend serves one request at a time, so this response shows that it is done with the other one.
             assert_eq!(curl(&[&server.url("/")]).text(), "fine");
             let (body, is_complete) = client.finish(LARGE, path == "/chunked");
-            assert!(is_complete && body == numbers(LARGE), "{path}");
+            assert!(is_complete && body == content, "{path}");
         }
         no_files(&server);
     }
@@ -126,7 +127,7 @@ fn a_slow_client_does_not_hold_a_back_end_that_serves_one_at_a_time() {
 
 #[test]
 fn a_slow_client_over_tls_does_not_hold_a_back_end() {
-    let (_service, port) = Service::one_at_a_time();
+    let (_service, port) = Service::one_at_a_time(LARGE);
     let folder = Folder::new();
     folder.make_dir("temp");
     self_signed(&folder, "server", Key::EcPkcs8, "localhost");
@@ -232,7 +233,10 @@ fn nginx_is_done_before_a_slow_client_is() {
         assert!(client.read_exactly(20_000_000) == content[5..20_000_005]);
         client.send("HEAD /large HTTP/1.1\r\nHost: a\r\n\r\n");
         let head = client.read_response("HEAD");
-        assert_eq!(head.field("content-length"), Some("24000000"));
+        assert_eq!(
+            head.field("content-length"),
+            Some(LARGE.to_string().as_str())
+        );
         let modified = head
             .field("last-modified")
             .expect("a response from a file has last-modified")
@@ -253,21 +257,23 @@ fn go_is_done_before_a_slow_client_is() {
     let by_http2 = format!("proxy.ssl.cafile: {}", folder.name_of("backend.crt"));
     let by_http1 = format!("{by_http2}\nproxy.http2.ratio: 0");
     let https = format!("https://localhost:{https}/");
+    let content = numbers(LARGE);
     for (settings, url) in [
         ("", format!("http://127.0.0.1:{http}/")),
         (&by_http1, https.clone()),
         (&by_http2, https),
     ] {
         let server = proxy(settings, &url);
-        for path in ["/content/24000000", "/content/24000000?chunked"] {
+        let plain = format!("/content/{LARGE}");
+        for path in [format!("{plain}?chunked"), plain] {
             for make in Slow::EACH {
-                let client = make(&server, path);
+                let client = make(&server, &path);
                 eventually("Go to be done", || {
                     let writing = curl(&[&server.url("/contents")]).text();
                     (writing == "0").then_some(())
                 });
                 let (body, is_complete) = client.finish(LARGE, path.ends_with("chunked"));
-                assert!(is_complete && body == numbers(LARGE), "{settings} {path}");
+                assert!(is_complete && body == content, "{settings} {path}");
             }
         }
     }
