@@ -64,6 +64,11 @@ fn a_master_keeps_workers_and_files_as_its_manual_says() {
     assert_eq!(server.folder.read("pid"), format!("{pid}\n"));
     let first = worker(pid);
     server.ask("GET /small").must_be("200 OK\n\nhello");
+    // The ports of the configuration are taken by this server, which is no reason for a warning.
+    let config = server.folder.name_of("h2o.conf");
+    let program = binary().display().to_string();
+    let test = run(&program, &["--test", "--strict", "-c", &config]);
+    assert_eq!(test.code, 0, "{test}");
 
     send(pid, Signal::HUP);
     let second = successor(&server, first);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A process that listens on a port.
 pub(crate) struct PortHolder {
@@ -60,11 +60,20 @@ pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHo
         .find(|pid| has_open(*pid, &socket))?;
     let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let name = name_of(&pid.to_string())?;
+    let is_same_file = || Some(program_file(&pid.to_string())? == program_file("self")?);
     Some(PortHolder {
         pid,
-        is_same_program: name_of("self").as_ref() == Some(&name),
+        is_same_program: name_of("self").as_ref() == Some(&name) || is_same_file() == Some(true),
         name: name.trim_end().to_owned(),
     })
+}
+
+/// The path of the file that a process executes, also if the file has been replaced since the process started.
+fn program_file(pid: &str) -> Option<PathBuf> {
+    let link = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = link.to_str()?;
+    // The kernel marks a file that is not at its path any more.
+    Some(path.strip_suffix(" (deleted)").unwrap_or(path).into())
 }
 
 fn has_open(pid: u32, socket: &str) -> bool {
