@@ -16,9 +16,10 @@ impl Outline {
         outline.add(&mut String::new(), top);
         for info in certificates {
             let names = info.names.join(", ");
-            let (file, from, to) = (&info.file, info.not_before, info.not_after);
-            let line =
-                format!("{file}: certificate of {names}, valid from {from} to {to} (Unix time)");
+            let dates = [info.not_before, info.not_after].map(h2o_http::date::format);
+            let [from, to] = dates.each_ref().map(|date| String::from_utf8_lossy(date));
+            let file = &info.file;
+            let line = format!("{file}: certificate of {names}, valid from {from} to {to}");
             outline.0.push(line.into());
         }
         outline
@@ -96,6 +97,31 @@ mod tests {
     fn outline(text: &str) -> Outline {
         let source = h2o_config::Memory::new().file("f", text);
         Outline::new(&h2o_config::load("f", &source).unwrap(), &[])
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_a_difference_with_its_dates() {
+        let outline = |not_before, not_after| {
+            let info = CertificateInfo {
+                place: "f:1".into(),
+                file: "a.crt".into(),
+                names: vec!["a.test".into()],
+                is_obtained: true,
+                not_before,
+                not_after,
+                hosts: Vec::new(),
+                listeners: Vec::new(),
+            };
+            let source = h2o_config::Memory::new().file("f", "a: b");
+            Outline::new(&h2o_config::load("f", &source).unwrap(), &[info])
+        };
+        assert_eq!(
+            outline(0, 86_400).differences(&outline(86_400, 172_800)),
+            [
+                "- a.crt: certificate of a.test, valid from Thu, 01 Jan 1970 00:00:00 GMT to Fri, 02 Jan 1970 00:00:00 GMT",
+                "+ a.crt: certificate of a.test, valid from Fri, 02 Jan 1970 00:00:00 GMT to Sat, 03 Jan 1970 00:00:00 GMT",
+            ]
+        );
     }
 
     #[test]
