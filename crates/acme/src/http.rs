@@ -57,7 +57,11 @@ impl Https {
         let io = |error: std::io::Error| fault(&h2o_log::reason(&error));
         let socket = TcpStream::connect((bare, url.port_u16().unwrap_or(443)));
         let stream = self.connector.connect(name, socket.await.map_err(io)?);
-        let stream = TokioIo::new(stream.await.map_err(io)?);
+        let tls = |error: std::io::Error| match h2o_tls::authority_failure(&error) {
+            Some(text) => fault(&text),
+            None => io(error),
+        };
+        let stream = TokioIo::new(stream.await.map_err(tls)?);
         let hyper = |error: hyper::Error| fault(&error.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
             .await

@@ -32,7 +32,10 @@ mod x509;
 
 pub use alpn::CHALLENGE as ALPN_CHALLENGE;
 pub use client::connection::ClientConnection;
-pub use client::{TlsClient, TlsClientError, TlsClientSettings, authority_client, handshake_text};
+pub use client::{
+    TlsClient, TlsClientError, TlsClientSettings, authority_client, authority_failure,
+    handshake_text,
+};
 pub use error::TlsError;
 pub use groups::names as tls_group_names;
 pub use handshake::Progress;

@@ -7,11 +7,11 @@ mod sessions;
 mod trust;
 mod verifier;
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -105,6 +105,16 @@ pub fn authority_client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, Tls
         .with_root_certificates(trust.roots.clone())
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// Why a handshake by [`authority_client`] failed, in words; `None` if `error` is not from TLS.
+#[must_use]
+pub fn authority_failure(error: &io::Error) -> Option<String> {
+    let error: &rustls::Error = error.get_ref()?.downcast_ref()?;
+    Some(match verifier::text_of(error) {
+        verifier::INVALID => error.to_string(),
+        text => format!("the certificate of the server is not accepted: {text}"),
+    })
 }
 
 impl TlsClient {

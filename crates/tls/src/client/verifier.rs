@@ -262,7 +262,7 @@ fn missing_issuer(
 }
 
 /// OpenSSL's text for an error of rustls.
-fn text_of(error: &Error) -> &'static str {
+pub(super) fn text_of(error: &Error) -> &'static str {
     let Error::InvalidCertificate(error) = error else {
         return INVALID;
     };

@@ -161,6 +161,29 @@ fn errors_of_handshakes_have_their_texts() {
 }
 
 #[test]
+fn failures_of_an_authority_are_told_in_words() {
+    let text = |error: rustls::Error| authority_failure(&io::Error::other(error)).unwrap();
+    let of_ca = OtherError(Arc::new(webpki::Error::CaUsedAsEndEntity));
+    for (error, want) in [
+        (
+            CertificateError::Other(of_ca),
+            "unsuitable certificate purpose",
+        ),
+        (CertificateError::Expired, "certificate has expired"),
+        (
+            CertificateError::UnknownIssuer,
+            "unable to get local issuer certificate",
+        ),
+    ] {
+        let want = format!("the certificate of the server is not accepted: {want}");
+        assert_eq!(text(error.into()), want);
+    }
+    let other = text(CertificateError::NotValidForName.into());
+    assert!(other.contains("NotValidForName"), "{other}");
+    assert_eq!(authority_failure(&io::ErrorKind::BrokenPipe.into()), None);
+}
+
+#[test]
 fn data_is_carried_both_ways_however_it_arrives() {
     let (own, key) = self_signed(|_| {});
     for version in VERSIONS {
