@@ -149,6 +149,11 @@ fn what_fails_is_shown_with_its_line_and_ends_with_1() {
         &["--timeout", "1", "/wait"],
         "the script gave no response within 1 seconds",
     );
+    // A loop that waits for nothing is ended in the same time.
+    folder.write("loop.rb", "lambda { |env| loop {} }");
+    let output = tool(&folder, &["@DIR@/loop.rb", "--timeout", "1"]);
+    let text = format!("{}{}", output.text(), output.stderr);
+    assert!(output.code == 1 && text.contains("1000 ms"), "{text}");
     folder.write(
         "test.txt",
         "/raise\nassert log contains boom\n\n/\nassert status 404\nassert no x-prefix\nassert etag: x",

@@ -57,7 +57,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
     let config = BuiltIn {
         name: "h2o mruby",
         text: format!(
-            "listen: 80\nhosts:\n  default:\n    paths:\n      {}:\n        mruby.handler-file: {}\n        {DELEGATED}: ON\n",
+            "listen: 80\nmruby.time-limit: {}\nhosts:\n  default:\n    paths:\n      {}:\n        mruby.handler-file: {}\n        {DELEGATED}: ON\n",
+            options.timeout.as_millis(),
             quoted(&options.path),
             quoted(&options.file)
         ),
@@ -190,9 +191,12 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Options>, Str
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (1..=86_400).contains(seconds));
     let seconds = seconds.ok_or_else(|| {
-        format!("h2o mruby: `{text}` is not a whole number of seconds; write `10`")
+        format!("h2o mruby: `{text}` is not a whole number of seconds up to 86400; write `10`")
     })?;
     Ok(Duration::from_secs(seconds))
 }
