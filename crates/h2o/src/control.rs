@@ -18,15 +18,12 @@ use nix::sys::stat::{Mode, umask};
 use crate::events::Event;
 use crate::getopt::{Known, letter, long};
 use crate::question::{Answer, Question};
-use crate::{DEFAULT_CONFIG, Failure};
+use crate::{Failure, default_config};
 
 /// How long the server waits for the line in which a client of the control socket sends its question.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest length in bytes of the line that a client of the control socket sends.
 const LONGEST: u64 = 64;
-
-/// The configuration that `make install` and the package install, and that their service uses.
-const INSTALLED_CONFIG: &str = "/etc/h2o/h2o.conf";
 
 /// The control socket of this server. Its file is removed on drop.
 ///
@@ -151,7 +148,7 @@ fn answer(mut client: UnixStream, events: &Sender<Event>) -> std::io::Result<()>
 /// The options by which commands such as `h2o reload` find the running server.
 #[derive(Default)]
 pub(crate) struct ServerChoice {
-    /// The configuration file given by `--conf`; `None` for [`DEFAULT_CONFIG`] or else [`INSTALLED_CONFIG`].
+    /// The configuration file given by `--conf`; `None` for [`default_config`].
     pub(crate) config: Option<String>,
     /// The pid file given by `--pid-file`.
     pub(crate) pid_file: Option<String>,
@@ -180,11 +177,10 @@ impl ServerChoice {
         if let Some(path) = self.pid_file {
             return Ok(path);
         }
-        let default = match Path::new(DEFAULT_CONFIG).exists() {
-            false if Path::new(INSTALLED_CONFIG).exists() => INSTALLED_CONFIG,
-            _ => DEFAULT_CONFIG,
+        let config = match &self.config {
+            Some(path) => path.as_str(),
+            None => default_config()?,
         };
-        let config = self.config.as_deref().unwrap_or(default);
         let top = h2o_config::load(config, &OsSource)
             .map_err(|error| Failure::config(error.to_string()))?;
         let entries = top.as_mapping().unwrap_or_default().iter();

@@ -50,6 +50,25 @@ static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 /// The configuration file that is used if the command line names none.
 const DEFAULT_CONFIG: &str = "/usr/local/etc/h2o.conf";
 
+/// The configuration file that the package installs, and that its service uses.
+const INSTALLED_CONFIG: &str = "/etc/h2o/h2o.conf";
+
+/// The first of the two that exists. A server that is started without `-c` does not use the installed one: it serves the current directory.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn default_config() -> Result<&'static str, Failure> {
+    let files = [DEFAULT_CONFIG, INSTALLED_CONFIG];
+    let found = files
+        .into_iter()
+        .find(|path| std::path::Path::new(path).exists());
+    found.ok_or_else(|| {
+        Failure::config(format!(
+            "there is no configuration at {DEFAULT_CONFIG} or {INSTALLED_CONFIG}; name one with -c"
+        ))
+    })
+}
+
 /// Why the program ends early: the message for standard error and the exit status (sysexits).
 pub(crate) struct Failure {
     text: String,
@@ -109,6 +128,10 @@ fn main() -> ExitCode {
     // Transparent huge pages are turned off, since with them an idle worker would need megabytes of memory instead of a few
     // kilobytes. If the kernel refuses, the program only needs more memory.
     let _ = nix::sys::prctl::set_thp_disable(true);
+    // Lists of processes would show a process that was started as `/proc/self/exe` under the name `exe`.
+    if let Ok(name) = std::ffi::CString::new(helpers::own_name()) {
+        let _ = nix::sys::prctl::set_name(&name);
+    }
     std::panic::set_hook(Box::new(on_panic));
     let is = |argument: &str| std::env::args().skip(1).eq([argument]);
     let ended = if is(h2o_opener::KEEPER_ARGUMENT) {
@@ -186,23 +209,17 @@ fn run_mode() -> Result<(), Failure> {
             mode.name()
         )));
     }
-    let config = match options.config {
-        Some(path) => Some(path),
-        None if std::path::Path::new(DEFAULT_CONFIG).exists() => Some(DEFAULT_CONFIG.to_string()),
-        None => None,
-    };
-    let missing = || {
-        let text = format!("there is no configuration at {DEFAULT_CONFIG}; name one with -c");
-        Failure::config(text)
+    let named_or_default = || match &options.config {
+        Some(path) => Ok(path.as_str()),
+        None => default_config(),
     };
     match options.mode {
         Mode::Test => {
-            let config = config.ok_or_else(missing)?;
-            return check::test(&load(&config)?, options.is_strict);
+            return check::test(&load(named_or_default()?)?, options.is_strict);
         }
         mode @ (Mode::Master | Mode::Daemon) => {
-            let config = config.ok_or_else(missing)?;
-            let refused = master::supervise(&load(&config)?, &config, mode);
+            let config = named_or_default()?;
+            let refused = master::supervise(&load(config)?, config, mode);
             return refused.map(|never| match never {});
         }
         // With `neverbleed`, private keys are held in a process of their own, which the serving process must be allowed to start.
@@ -210,11 +227,13 @@ fn run_mode() -> Result<(), Failure> {
     }
     let parent = Parent::find();
     let signals = events::catch_signals()?;
-    match config {
+    let is_there = std::path::Path::new(DEFAULT_CONFIG).exists();
+    let default = is_there.then_some(DEFAULT_CONFIG);
+    match options.config.as_deref().or(default) {
         Some(config) => {
             let plan = run::Plan {
-                loaded: load(&config)?,
-                config: &config,
+                loaded: load(config)?,
+                config,
                 source: &Files,
                 greeting: None,
                 parent,

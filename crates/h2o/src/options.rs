@@ -70,8 +70,9 @@ const KNOWN: &[Known<Flag>] = &[
     letter('c', "conf", true, Flag::Conf).help(
         "FILE",
         "configuration file (default: /usr/local/etc/h2o.conf;
-if that does not exist, the current directory is
-served on ports 8080 and 8443)",
+if that does not exist, the modes test, master and
+daemon use /etc/h2o/h2o.conf, and the mode worker
+serves the current directory on ports 8080 and 8443)",
     ),
     letter('m', "mode", true, Flag::Mode).one_of(
         "MODE",

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::ABOUT;
 use super::roff::{escape, from_markdown};
-use crate::DEFAULT_CONFIG;
 use crate::usage::Usage;
+use crate::{DEFAULT_CONFIG, INSTALLED_CONFIG};
 
 /// The chapter of the manual from which h2o(8) takes its sections on signals and exit statuses.
 const RUNNING: &str = include_str!("../../../../docs/running.md");
@@ -77,7 +77,7 @@ pub(super) fn program(usages: &[Usage]) -> String {
     page += running.trim_end();
     let _ = write!(
         page,
-        "\n.SH FILES\n.TP\n\\fI{DEFAULT_CONFIG}\\fR\nthe configuration, if none is named\n\
+        "\n.SH FILES\n.TP\n\\fI{DEFAULT_CONFIG}\\fR\nthe configuration, if none is named; without it, the modes test, master and daemon use \\fI{INSTALLED_CONFIG}\\fR\n\
          .SH \"SEE ALSO\"\n\\fBh2o.conf\\fR(5)\n"
     );
     page
