@@ -163,7 +163,7 @@ fn errors_of_handshakes_have_their_texts() {
 #[test]
 fn failures_of_an_authority_are_told_in_words() {
     let text = |error: rustls::Error| authority_failure(&io::Error::other(error)).unwrap();
-    let of_ca = OtherError(Arc::new(webpki::Error::CaUsedAsEndEntity));
+    let of_ca = rustls::OtherError(Arc::new(webpki::Error::CaUsedAsEndEntity));
     for (error, want) in [
         (
             CertificateError::Other(of_ca),
