@@ -1,9 +1,9 @@
-//! Benchmark of a request through the whole server: event loop, driver, engine, request table, handler. The cost includes this
-//! program's own client.
+//! Benchmark of a request through the whole server: event loop, driver, engine, request table, handler. The cost includes this program's
+//! own client.
 //!
-//! The server runs in a thread of this process. The client sends over a Unix-domain socket, and waits for all responses, so that
-//! every request takes the same steps. How often the event loop waits in between depends on how the kernel schedules the two
-//! threads: counts vary by several per cent on a busy machine, so they are not recorded.
+//! The server runs in a thread of this process. The client sends over a Unix-domain socket, and waits for all responses, so that every
+//! request takes the same steps. How often the event loop waits in between depends on how the kernel schedules the two threads: the numbers
+//! of instructions vary by several per cent on a busy machine, so this benchmark has no recorded results to compare with.
 
 #[path = "../../../bench/micro/kit.rs"]
 mod kit;

@@ -30,7 +30,7 @@ pub(crate) struct Context {
     wakes: Arc<WakeQueue>,
     /// Tokens of the connections whose turn in the event loop ended with work left.
     pub(crate) unfinished: Rc<RefCell<Vec<u64>>>,
-    /// The counter [`EventLoop::wanted`].
+    /// While a connection is accepted: the number of connections including the new one; otherwise 0 (see [`EventLoop::wanted`]).
     pub(crate) wanted: Rc<Cell<usize>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,

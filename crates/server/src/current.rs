@@ -97,7 +97,8 @@ impl Current {
                     self.next_id += 1;
                     ListenerId(self.next_id)
                 }
-                // The listener has no socket: its address could not be bound.
+                // The listener has no socket: the machine lacks its address family, or its connections arrive at an inherited socket of
+                // another listener.
                 (None, None) => continue,
             };
             open.push((listener.endpoint.clone(), id));
@@ -125,7 +126,7 @@ impl Current {
                     endpoint: listener.endpoint.clone(),
                     hosts: listener.hosts.clone().unwrap_or_default(),
                     tls: tls.clone(),
-                    // H2O compatibility: H2O sends the origins of the first `listen` entry of an address only.
+                    // H2O compatibility: in ORIGIN frames, H2O sends the origins of the first `listen` entry of an address only.
                     origins: (listener.tls.first())
                         .and_then(|entry| entry.settings.origins.clone()),
                     proxy_protocol: listener.proxy_protocol,

@@ -130,8 +130,8 @@ impl RetiredSites {
 async fn sweep(worker: Rc<Worker>, sweeps: Rc<[Sweep]>) {
     let retired = worker.local::<RetiredSites>();
     loop {
-        // The worker's state for a replaced site does not keep the site alive. It is swept before the check for sites still in use, and
-        // once more after the last such site has gone.
+        // State that the worker keeps for a replaced site does not keep the site alive. Each round drops such state before it checks which
+        // sites are still in use, so the state is dropped once more after the last of these sites has gone.
         for sweep in &*sweeps {
             sweep(&worker);
         }

@@ -504,7 +504,7 @@ impl Io {
 
     fn count_sent(&mut self, sent: usize) {
         if let Some(records) = &mut self.kernel_records_left {
-            // The bytes fill some TLS records, and another one in part.
+            // The kernel has made full TLS records of the bytes, and one more that is partly filled.
             *records = records.saturating_sub((sent / FULL_RECORD + 1) as u64);
         }
         self.written += sent;

@@ -153,7 +153,7 @@ impl Server {
             );
             server.orders.push(sender);
         }
-        // The handles are set before the first worker reports that it is ready, and no worker reads them earlier.
+        // The result is ignored: the workers' handles are set here only, before the first worker reports that it is ready.
         let _ = shared.workers.set(handles);
         drop(ready);
         for _ in 0..server.threads.len() {

@@ -224,7 +224,7 @@ fn upload_over_http1(port: u16, path: &str, is_announced: bool, content: &[u8]) 
     )
     .unwrap();
     if is_announced {
-        // The server may refuse the body while the client sends it.
+        // An error is ignored: the server may refuse the body and close the connection while the client sends it.
         let _ = stream.write_all(content);
     } else {
         for piece in content.chunks(100_000) {

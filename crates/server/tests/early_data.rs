@@ -252,7 +252,7 @@ fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     client.receive_until(|received| content(received, 3).1);
     assert_eq!(text(&client, 3), "done");
 
-    // HTTP/1 has no stream to answer on before the handshake: no other response comes.
+    // Over HTTP/1 the server does not run the request again after the handshake: the client gets the 425 and sends the request again.
     let request = b"GET /careful HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut client = early(&server, b"http/1.1", request);
     client.receive_until(|received| received.ends_with(b"not now"));
@@ -306,7 +306,7 @@ fn a_handshake_that_fails_ends_what_it_began_and_that_is_logged() {
         client.socket.write_all(&[23, 3, 3, 0, 20]).unwrap();
         client.socket.write_all(&[0; 20]).unwrap();
         let mut rest = Vec::new();
-        // It does not matter how the connection ends.
+        // The result is ignored: the server may close or reset the connection after the record that does not decrypt.
         let _ = client.socket.read_to_end(&mut rest);
     }
     let lines = std::fs::read_to_string(&log).unwrap();
@@ -335,7 +335,7 @@ fn wait_for_the_end(settings: &str, alpn: &[u8], request: &[u8]) {
 fn a_client_that_keeps_its_finished_back_is_not_waited_for() {
     let short_handshake =
         "handshake-timeout: 1\nhttp2-idle-timeout: 60\nhttp1-request-timeout: 60\n";
-    // In this case the idle timeout of HTTP/2 is short; it also runs while the client waits for the server.
+    // With these settings the idle timeout of HTTP/2 is short; it also runs while the server waits for the client's Finished message.
     let short_idle = "handshake-timeout: 60\nhttp2-idle-timeout: 1\n";
     std::thread::scope(|scope| {
         for (settings, path) in [

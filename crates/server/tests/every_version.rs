@@ -598,7 +598,8 @@ fn guards_answer_before_the_body_is_collected() {
             ("/to-users", "401 [\"www-authenticate\"] "),
             ("/users-first", "401 [\"www-authenticate\"] "),
             ("/in-circles", "502 [] too many internal reprocesses"),
-            // The same for redirects by `file.try-files`; the first look-up of a name needs the disk, the others do not.
+            // These paths redirect by `file.try-files`: here, too, guards run before and after. The first look-up of a file name needs the
+            // disk, later ones do not.
             ("/try-denied/a", "403 [] forbidden"),
             ("/try-users/b", "401 [\"www-authenticate\"] "),
             ("/try-users-first/c", "401 [\"www-authenticate\"] "),

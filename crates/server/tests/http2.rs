@@ -179,7 +179,7 @@ fn an_upload_is_no_faster_than_the_handler_that_pulls_it() {
         client.settle();
     }
     assert!(pieces > 20, "{pieces}");
-    // The client reads the rest of the frames.
+    // The test releases the handler until it has pulled the rest of the body and answers.
     let mut seen = Vec::new();
     while seen.is_empty() {
         server.go("p");
@@ -266,7 +266,7 @@ fn a_request_that_nobody_has_looked_at_is_refused() {
     );
     client.ask("/now", &[]);
     client.until("3 3 bytes.");
-    // Over HTTP/1, such a request gets no response.
+    // Over HTTP/1, the server closes the connection without a response if the handler reports that it has not processed the request.
     let mut stream = TcpStream::connect(("127.0.0.1", server.server.port)).unwrap();
     stream
         .write_all(b"GET /refuse HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -400,7 +400,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     waiting.ask("/wait/a", &[]);
     server.wait_for("began-a");
     let mut shut = server.client();
-    // The test's clock starts before the server's timeout does. Without the directive, that timeout would be ten seconds.
+    // The test's clock starts before the idle timeout does. Without `http2-idle-timeout` in the settings, the timeout would be ten seconds.
     let clock = Deadline::after_secs(9);
     shut.ask("/big", &[]);
     shut.until_content(1, 65_535);
@@ -408,7 +408,7 @@ fn clients_may_not_keep_the_window_shut_but_may_wait_for_handlers() {
     assert_eq!(seen.last().map(String::as_str), Some("goaway 0"));
     assert!(clock.elapsed() > Duration::from_millis(900), "{clock:?}");
     assert!(!clock.has_passed(), "{clock:?}");
-    // The server also closes an idle connection, later than that of the client before.
+    // The server also closes an idle connection, on which all requests were answered.
     let mut idle = server.client();
     idle.ask("/now", &[]);
     idle.until("1 3 bytes.");

@@ -49,7 +49,8 @@ fn on_a_long_path_records_stay_as_large_as_a_packet() {
     assert!(packet == 1400 || packet == 1388, "{long:?}");
     let full = long.iter().filter(|&&len| len == packet).count();
     assert!(full > LEN / 1400 / 2, "{long:?}");
-    // In this case the congestion window exceeds the limit for the optimisation: the server sends full records from the start.
+    // With `http2-latency-optimization-max-cwnd: 0` every congestion window exceeds the limit: the server sends full records from the
+    // start.
     let wide = records(
         "http2-latency-optimization-min-rtt: 0\nhttp2-latency-optimization-max-additional-delay: 10000\nhttp2-latency-optimization-max-cwnd: 0\n",
     );

@@ -95,7 +95,7 @@ fn status(client: &mut Client, path: &str) -> Option<u16> {
     client.answer(stream).statuses().last().copied()
 }
 
-/// Reads a number from the status report; Returns `None` if the server refuses the request.
+/// Reads a number from the status report. Returns `None` if the server refuses the request.
 fn reported(server: &Embedded, module: &str, name: &str) -> Option<u64> {
     let mut stream = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
     let head = format!("GET /status/json?show={module} HTTP/1.0\r\n\r\n");

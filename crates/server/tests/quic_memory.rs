@@ -142,8 +142,8 @@ fn an_idle_connection_holds_no_buffers() {
     drop((idle, others));
 }
 
-/// Most bytes that a handshake may hold whose client has sent a ClientHello and nothing more. Memory that the C library allocates is not
-/// counted.
+/// Largest number of bytes of heap memory that a handshake may hold whose client has sent a ClientHello and nothing more. Memory that the C
+/// library allocates is not counted.
 const HALF_OPEN: isize = 23_500;
 
 #[test]
@@ -152,7 +152,7 @@ fn a_handshake_that_its_client_leaves_holds_little() {
     const COUNT: usize = 20;
     let (_folder, server) = start();
     let mut observer = Client::connect(server.port);
-    // The first time, tables grow.
+    // The first handshakes are not measured: they make tables of the server grow.
     let first: Vec<Client> = (0..4).map(|_| Client::half_open(server.port)).collect();
     held(&mut observer);
     let before = held(&mut observer);

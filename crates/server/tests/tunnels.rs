@@ -298,7 +298,7 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         assert!(head.contains("\r\nx-filtered: yes\r\n"), "{head}");
         assert_eq!(read_to_end(&mut stream), text);
     }
-    // Ordinary requests work as usual.
+    // A request that asks for no tunnel gets its response, and the connection stays open.
     let mut stream = connect(&server);
     let request = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
     for _ in 0..2 {
@@ -329,8 +329,7 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);
-    // The loop lasts twice as long as the timeout: in each round, the server closes the connection of another client without
-    // traffic.
+    // The open tunnels must outlive two timeouts: in each round the server closes two other connections by its timeout.
     for _ in 0..2 {
         let mut idle = Client::connect(server.port);
         let mut slow = connect(&server);
@@ -401,7 +400,7 @@ fn http_1_a_slow_side_holds_the_other_one_up() {
         let mut stream = connect(&server);
         stream.write_all(request("silent").as_bytes()).unwrap();
         read_head(&mut stream);
-        // The client sends as much as possible: one pipe of the server is full, and further bytes are in the kernel's buffers.
+        // The client sends until the server takes no more: the server's pipe to the handler and the kernel's buffers are full.
         fill(&server, &mut stream);
 
         let mut stream = connect(&server);
@@ -472,7 +471,7 @@ fn http_2_has_plain_and_extended_connect() {
     let plain = client.connect_plain("later.test:1");
     let extended = client.connect_to("/later/x", "foo");
     for id in [plain, extended] {
-        // The client sends these bytes before the response has come. The response is 200 in HTTP/2 where HTTP/1 has 101.
+        // The client sends into the tunnel before the response has come. The response is 200 in HTTP/2 where HTTP/1 has 101.
         client.send(id, b"early", false);
     }
     for id in [plain, extended] {
@@ -503,11 +502,11 @@ fn http_2_the_client_may_go_on_when_our_side_has_ended() {
             text.escape_ascii().to_string()
         );
     };
-    // The server does not reset the stream.
+    // The server does not reset the stream, since the handler still reads what the client sends.
     assert!(client.settle().is_empty());
     until_told_the_end();
     told(b"one two<end>");
-    // When the handler stops reading, the stream is reset instead.
+    // When the handler of a tunnel stops reading after the end of its own direction, the server resets the stream.
     let id = client.connect_plain("hello.test:1");
     client.until(&format!("{id} 0 bytes."));
     client.send(id, b"that is all!", false);

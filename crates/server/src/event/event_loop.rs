@@ -22,9 +22,9 @@ use crate::generation::{Generation, LocalGeneration, RetiredSites, start_feature
 const TURN_EVENTS: usize = 64;
 /// Number of batches of events that the loop handles before it returns control to the tokio runtime.
 const ROUNDS: u32 = 8;
-/// The bits of a token from this one up are the index of its table of connections; the table uses the bits below.
+/// Position of the lowest bit of a token that belongs to the index of a table of connections; the table itself uses the bits below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
-/// A timer event holds a slot of a table in its lowest bits, this many, and the index of the table above them.
+/// Number of low bits of a timer event that hold the slot in a table of connections; the bits above are the index of the table.
 const EVENT_SHIFT: u32 = 27;
 /// The highest slot for which a table of connections may set a timer.
 pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
@@ -230,7 +230,7 @@ impl EventLoop {
             return;
         }
         let mut next = LocalGeneration::new(next);
-        // As soon as a table has adopted the new configuration, requests that are routed by it may come.
+        // Scripts and other features of the new configuration start before any table adopts it: from then on, requests may be routed by it.
         start_features(&self.worker, &next.setup.site);
         for table in &mut self.tables {
             table.adopt(&mut next);
@@ -401,7 +401,7 @@ impl EventLoop {
         }
     }
 
-    /// Lists the requests in progress: for each the number that its path consists of.
+    /// Lists the requests in progress, each by the number in its path: in simulations, the path of a request is `/` and a number.
     #[cfg(test)]
     pub(crate) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();

@@ -41,9 +41,9 @@ pub(crate) struct Pipe {
 }
 
 impl Pipes {
-    /// Largest number of pipes of the process. Each pipe costs two file descriptors and memory of the kernel, which grants an
-    /// unprivileged user 64 MiB in pipes. When more transfers than this wait for slow clients, the bytes of the others are copied;
-    /// that does not limit the server then.
+    /// Largest number of pipes of the process. Each pipe costs two file descriptors and memory of the kernel, which grants an unprivileged
+    /// user 64 MiB in pipes. Transfers without a pipe are copied through user space, which is fast enough while so many others wait for
+    /// slow clients.
     const MOST: usize = 200;
 
     /// Makes the set of pipes of a worker, which is empty at first.

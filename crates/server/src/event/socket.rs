@@ -51,7 +51,7 @@ impl TcpInfo {
 pub(crate) struct Socket {
     fd: OwnedFd,
     is_unix: bool,
-    /// The round-trip time that [`Transport::settings_rtt`] returns, in microseconds plus 1; 0 until the time is known.
+    /// Round-trip time that the HTTP/2 client's acknowledgement of SETTINGS has shown, in microseconds plus 1; 0 until the time is known.
     settings_rtt: Cell<u32>,
     /// The address of the server's end, kept from the first time that it was asked for. It is in a box because most connections never ask.
     local_address: OnceCell<Box<SocketAddr>>,
@@ -67,7 +67,7 @@ impl Socket {
         }
     }
 
-    /// Sets the round-trip time that [`Transport::settings_rtt`] returns from now on.
+    /// Records the round-trip time that the client's acknowledgement of SETTINGS has shown, for [`Transport::settings_rtt`].
     pub(crate) fn note_settings_rtt(&self, rtt: Duration) {
         let micros = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         self.settings_rtt.set(micros.saturating_add(1));

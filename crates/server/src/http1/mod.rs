@@ -105,8 +105,8 @@ impl Http1 {
             self.requests.stage(SlotId::ONLY),
             Stage::Running | Stage::Sending
         );
-        // The client has reset the connection: the request ends, which frees the resources of its handler, such as a connection to a
-        // backend, although the handler may have nothing to send for long.
+        // If the client has reset the connection, the request ends at once and frees what its handler holds, such as a connection to a
+        // backend. A handler that has nothing to send would otherwise hold it for long.
         if waits_for_handler && turn.connection.io.is_broken() {
             return Flow::Close;
         }
@@ -265,7 +265,7 @@ impl Http1 {
         }
     }
 
-    /// Sets the time to check the speed of the client of a request that is not over.
+    /// Sets the time of the next check whether the client of the request in progress is fast enough.
     #[inline]
     fn plan_look(&mut self, now: Instant) {
         let is_timed = !self.streams.engine.is_tunnel();
@@ -357,8 +357,8 @@ impl Http1 {
         Flow::Close
     }
 
-    /// Takes data that the client has acknowledged for progress of the client. Free space in the socket would not do: the kernel
-    /// buffers much.
+    /// Counts it as progress of the client when the client's TCP has acknowledged data. Free space in the socket would be no sign of
+    /// progress: the kernel buffers much.
     fn see_progress(&mut self, turn: &Turn<'_>) {
         let stage = self.requests.stage(SlotId::ONLY);
         if matches!(stage, Stage::Sending | Stage::Flushing) {

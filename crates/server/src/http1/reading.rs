@@ -70,7 +70,8 @@ impl<'a> Input<'a> {
         let came = self.buffer.len() - had;
         self.received += came;
         match read {
-            // The read brought few bytes that completed nothing: the client sends drop by drop.
+            // The buffer held an incomplete message before this read. A client that sends a few bytes at a time pays for such reads with
+            // its abuse budget.
             Ok(Read::Data) if had > 0 => match turn.pay_for_fragment(came) {
                 Ok(()) => Flow::Continue,
                 Err(_) => Flow::Close,
@@ -139,7 +140,7 @@ impl Http1 {
                 Flow::Close
             }
             Ok(Received::Data { .. } | Received::BodyEnd { .. }) => {
-                // The protocol engine reports content only within a request.
+                // This cannot happen: the protocol engine reports content only within a request, and no request is in progress here.
                 debug_assert!(false, "an event of request content without a request");
                 Flow::Close
             }
@@ -224,7 +225,7 @@ impl Http1 {
                 }
             }
             if self.requests.stage(SlotId::ONLY) != stage {
-                // The state of the request has changed: its handlers have run.
+                // The handlers of the request have run, so the request may need no more of its body.
                 break;
             }
         }

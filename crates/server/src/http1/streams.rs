@@ -164,7 +164,7 @@ impl Http1Streams {
                 }
                 return Some(len);
             }
-            // The file is sent in chunks, or with a different length than it has, so that `sendfile` cannot be used at once.
+            // `sendfile` cannot be used: the file is sent in chunks, or with a different length than it has.
             Body::File(range) if self.mode != BodyMode::Identity(range.len) => {
                 *body = Body::Stream(Box::new(FileReader::new(range.clone())));
             }

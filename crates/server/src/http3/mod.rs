@@ -47,7 +47,7 @@ pub(crate) struct Http3 {
     is_used: bool,
 }
 
-/// The allocator has blocks of 1,536 bytes, and the next larger ones have 1,792.
+/// The allocator has blocks of 1,536 bytes, and the next larger ones have 1,792: a larger `Http3` would cost 256 bytes per connection.
 const _: () = assert!(size_of::<Http3>() <= 1536);
 
 /// Bytes received on a stream that cannot be decoded yet.
@@ -412,7 +412,8 @@ impl Http3 {
     /// Charges the connection's abuse budget for the work that the client has caused in the protocol engine.
     #[inline]
     fn after_step(&mut self, turn: &mut Turn<'_>) {
-        // The engine's note of a rejected stream is dropped, since it belongs to this step only.
+        // The engine has the error code of a stream that it has rejected in this step. The code is cleared: only HTTP/2 counts such
+        // streams.
         let _ = self.streams.engine.take_rejected();
         let costs = self.streams.engine.take_costs();
         if costs > 0 && turn.pay(costs).is_err() {

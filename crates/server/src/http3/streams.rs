@@ -28,8 +28,8 @@ const AT_ONCE: usize = 8 * 1024;
 /// Pieces of a body up to this size are copied behind the header of their DATA frame; larger pieces go to the transport without a
 /// copy.
 const COPIED: usize = 1024;
-/// A client whose initial window per stream is smaller than this counts as one that takes little: a hundred uncopied pieces of
-/// response bodies would hold more memory than its windows allow.
+/// A client whose initial window per stream is smaller than this gets response bodies in pieces that fit into its windows: on a hundred
+/// streams, larger pieces that wait for windows would hold more memory than the windows allow.
 const SMALL_WINDOW: u64 = 64 * 1024;
 /// Smallest number of bytes of a response's body for which the server asks the source.
 const LEAST_PIECE: usize = 1024;
@@ -195,7 +195,7 @@ impl Http3Streams {
     pub(super) fn flush_engine(&mut self) {
         for stream in LocalStream::ALL {
             let is_open = self.local[stream as usize].is_some();
-            // While no instruction is pending, the only pending byte is the type of the stream.
+            // A QPACK stream without instructions has one pending byte: the type of the stream.
             const NOTHING: usize = 1;
             if !is_open && self.engine.pending(stream).len() <= NOTHING {
                 continue;
@@ -565,13 +565,13 @@ impl Streams for Http3Streams {
             self.engine.send_data(key, content, true, &mut out);
         }
         let is_whole = content.is_some() || !shape.has_body;
-        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would
-        // wait for less urgent responses. A short response of the usual priority needs none: it goes before longer ones of the same
-        // urgency.
+        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
+        // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
+        // responses of the same urgency.
         if !is_whole || self.engine.priority(key) != PriorityParameters::DEFAULT {
             self.set_transport_priority(key);
         }
-        // The transport gets the memory itself: it would copy a slice.
+        // The transport takes over this buffer without a copy; it would copy a borrowed slice.
         let out = Bytes::from(out.into_boxed_slice());
         self.write_by(key, out.len(), |output, quic, id| {
             output.write(quic, id, out);

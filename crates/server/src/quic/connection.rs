@@ -118,7 +118,7 @@ impl QuicConnection {
                 Event::Connected => self.on_connected(context),
                 Event::Closed(reason) => self.on_closed(context, &reason),
                 Event::Drained => return Flow::Close,
-                // Streams mean nothing before HTTP/3 begins and after its end.
+                // Events of streams are dropped before HTTP/3 begins and after it has ended.
                 _ => {}
             }
         }
@@ -138,8 +138,8 @@ impl QuicConnection {
         Flow::Wait
     }
 
-    /// Has HTTP/3 handle the events of streams, in one turn, up to the next event that is not about a stream. Returns that one, or any
-    /// event as long as there is no HTTP/3.
+    /// Has HTTP/3 handle the events of streams, until an event is not about a stream, and returns that event. Without HTTP/3, returns the
+    /// next event of any kind; `None` if there is none.
     fn next_event(&mut self, context: &Context) -> Option<Event> {
         let next = || self.endpoint.borrow_mut().poll_event(self.index);
         let Phase::Http3(http3) = &mut self.phase else {

@@ -148,7 +148,7 @@ impl Content {
                         return Ok(self.moved(piece.len(), true));
                     }
                 };
-                // The source returned an empty piece: the source is polled again when it is the stream's turn next.
+                // An empty piece is not sent: the source is polled again when the driver pulls this response the next time.
                 if !piece.is_empty() || is_end {
                     streams.send_data(turn, id, &piece, is_end);
                 }

@@ -112,7 +112,7 @@ fn settle_and_run(exchange: &mut Exchange, from: usize) -> Guarded {
 }
 
 impl WaitingStep {
-    /// Polls what the request waits for, and takes the steps after it once that has let the request through.
+    /// Polls the guard or the handler that the request waits for. If it lets the request through, the next guards and redirects follow.
     pub(super) fn poll(mut self, exchange: &ExchangeRef, task: &mut TaskContext<'_>) -> Guarded {
         let worker = Rc::clone(&exchange.borrow().worker);
         loop {
@@ -159,7 +159,8 @@ impl WaitingStep {
                 }
             };
             match decided {
-                // What the request waits for next must be polled once, so that it has a waker.
+                // The next step that has not decided is polled at once: otherwise it would have no waker, and the request would wait for
+                // ever.
                 Guarded::Waiting(next) => self = next,
                 Guarded::Passed | Guarded::Answered(_) => return decided,
             }

@@ -274,8 +274,8 @@ impl Requests {
             head,
             is_critical,
         } = push;
-        // The pushed request is routed by the site of the listener, not by that of the page, which may belong to an earlier
-        // configuration.
+        // The pushed request is routed by the listener's present configuration. The client's request for the page may have begun under an
+        // earlier one.
         let info = turn.connection.info();
         let site = &turn.connection.listener.setup.site;
         let exchange = turn.context.worker.exchange(site, &info);

@@ -51,7 +51,8 @@ impl Requests {
         }
         serve::date(&turn.context.worker, &mut response);
         this.timings.response_start = Some(turn.now);
-        // A response 101 (Switching Protocols) has no body: the tunnel follows it.
+        // A status like 101 (Switching Protocols) allows no body, but if the response opens a tunnel, the bytes of the tunnel are its body
+        // here.
         let is_bodyless = response.status.is_bodyless() && !opens_tunnel;
         let has_body = !is_bodyless
             && *this.original_method() != Method::Head

@@ -187,7 +187,8 @@ impl Requests {
                 if let Phase::Collecting(collecting) = &mut slot.phase {
                     collecting.awaited = Some(step);
                 }
-                // The client may send no more of the body before the decision.
+                // The request now waits for the guard and not for the client, who may be unable to send more of the body before the guard
+                // decides.
                 self.slots.mark(id, Mark::Waiting, true);
                 false
             }
@@ -317,7 +318,7 @@ impl Requests {
             matches!(exchange.body, RequestBody::Stream(_))
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
-            // The client's flow-control window is opened before the handler takes the body out of the exchange.
+            // A handler will pull the body, so the client's flow-control window is raised.
             streams.open_window(turn, id, Window::Body);
             self.slots.mark(id, Mark::Streaming, true);
             if let Some(counter) = S::RULES.streaming_counter {

@@ -131,7 +131,8 @@ pub(crate) fn resume(
         };
         let continuations = std::mem::take(&mut waiting.continuations);
         match run_to_response(worker, exchange, outcome, continuations) {
-            // The next handler has no answer yet, too: its future must be polled once, so that it has a waker.
+            // The next handler has no answer yet, either. Its future must be polled once: otherwise it would have no waker, and the request
+            // would wait for ever.
             Progress::Waiting(next) => waiting = next,
             progress @ (Progress::Response(_) | Progress::TooEarly(_)) => return progress,
         }
@@ -210,7 +211,7 @@ pub(crate) fn refuse_misdirected(exchange: &mut Exchange) -> Option<Response> {
     if !exchange.is_misdirected && !host.is_closed_to(&exchange.connection) {
         return None;
     }
-    // A handler made this request on behalf of a client's request, which has passed this check.
+    // A sub-request of a handler is not refused: the client's request behind it was checked before its handlers ran.
     if let Some(SubRequestStart::Handler(_)) = sub_request_start(exchange) {
         return None;
     }
@@ -223,7 +224,7 @@ fn sub_request_start(exchange: &Exchange) -> Option<SubRequestStart> {
 
 #[cold]
 fn misdirected(exchange: &mut Exchange) -> Response {
-    // The mark is cleared, so that an error document can be served, although the request for it has the refused scheme, too.
+    // `is_misdirected` is cleared, so that an error document can be served: the internal request for it has the refused scheme, too.
     let (note, text) = if std::mem::take(&mut exchange.is_misdirected) {
         (
             "the request names another scheme (http or https) than the connection has",
@@ -251,7 +252,7 @@ fn run_to_response(
     let (mut outcome, mut next) = outcome;
     loop {
         let order = match outcome {
-            // The connection polls the handler, because the connection has the waker.
+            // The handler has not answered: the connection polls its future later, with the waker of the request.
             Outcome::Later(future) => {
                 return Progress::Waiting(WaitingHandler {
                     future,
@@ -275,7 +276,8 @@ fn run_to_response(
                 if let Some(continuation) = continuations.pop() {
                     let run = || continuation(exchange, response);
                     outcome = fenced(worker, run).unwrap_or_else(|answer| Outcome::Done(*answer));
-                    // All handlers have already run, so that none is run after this continuation.
+                    // If this continuation (the function of a handler that has asked to see the response) does not answer, no handler is
+                    // left to run.
                     next = usize::MAX;
                     continue;
                 }

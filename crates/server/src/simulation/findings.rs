@@ -69,7 +69,7 @@ fn windows_that_are_kept_shut_do_not_keep_requests() {
             client.flush();
             world.settle().await;
             assert!(world.live().len() >= 2);
-            // The timeout for the client of a queued request begins when its handler runs.
+            // The timeout for the client of a queued request begins when its handler runs, so the requests time out in several rounds.
             let turns = if concurrent == 2 { 3 } else { 1 };
             // Lets more time pass than the timeout, and in whole seconds: the server's checks are up to six seconds apart.
             for _ in 0..turns * 40 {
@@ -110,7 +110,7 @@ fn clients_that_take_a_few_bytes_now_and_then_do_not_keep_requests() {
             world.pass(seconds(1)).await;
             http1.receive(&mut world.run, 100);
             http2.receive(&mut world.run, 100);
-            // The client raises the window of each stream by one byte.
+            // The client raises the windows only by the few bytes that it has received.
             http2.credit_all();
             http2.flush();
             world.settle().await;

@@ -259,7 +259,7 @@ fn poll_event(id: usize, number: usize, context: &Context<'_>) -> Poll<()> {
     })
 }
 
-/// Held while the handler of this plan may wait for events; its drop forgets the waiting handler.
+/// Held while the handler of this plan may wait for events; its drop removes the waker of a handler that waits.
 struct Waits(usize);
 
 impl Drop for Waits {

@@ -379,7 +379,7 @@ impl World {
             self.cooperate().await;
         }
         if self.run.ends.iter().any(Option::is_none) {
-            // The server may still delay clients that have reset requests; this is longer than the delay.
+            // The server may still delay clients that have reset requests: 400 ms are longer than that delay.
             tokio::time::advance(Duration::from_millis(400)).await;
             self.settle().await;
             self.cooperate().await;

@@ -117,7 +117,7 @@ pub(crate) fn add_answers(scope: &mut Scope) -> Result<(), Error> {
         })?;
         scope.paths.push(route);
     }
-    // The check whether the directory exists is removed: the server creates the directory when it starts.
+    // The check whether the directory of the challenge answers exists is removed: the server creates the directory when it starts.
     scope.shared.edit::<PathChecks>().0.truncate(checks);
     Ok(())
 }

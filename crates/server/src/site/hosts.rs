@@ -107,7 +107,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         authority: name.to_authority().into(),
         name,
         strict: scope.settings.get::<StrictMatch>().0,
-        // Filled in once all listeners are read.
+        // `set_client_authorities` fills this in once all listeners are read.
         client_authorities: Box::default(),
         paths,
     })

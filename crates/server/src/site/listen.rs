@@ -210,7 +210,7 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     let port = attributes.require("port")?;
     let kind = attributes.get("type").map(Node::scalar).transpose()?;
     let mut quic = attributes.get("quic");
-    // H2O compatibility: H2O ignores `quic` beside another type.
+    // H2O compatibility: like H2O, the server ignores the attribute `quic` of a `listen` with `type: tcp` or `type: unix`.
     if let (Some(kind @ ("tcp" | "unix")), Some(node)) = (kind, quic) {
         let text = format!("`quic` has no effect with `type: {kind}`");
         warn(scope, command, node, &text);

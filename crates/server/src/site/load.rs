@@ -138,7 +138,7 @@ pub(crate) fn load_next(
     if let Some(listener) = listeners.0.iter().find(|listener| listener.quic.is_some())
         && !has_tickets
     {
-        // The keys of connection ids and tokens are derived from the keys of the TLS session tickets.
+        // QUIC needs session tickets: the keys of its connection ids and tokens are derived from the keys of the TLS session tickets.
         return Err(listener
             .error("ticket-based encryption MUST be enabled when running QUIC")
             .with_hint("write `mode: all` in `ssl-session-resumption`, or leave that out"));

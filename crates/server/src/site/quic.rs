@@ -268,7 +268,7 @@ pub(crate) fn parse(
     Ok(settings)
 }
 
-/// Reads the number of connections, of 255, on which a feature is on.
+/// Reads on how many of 255 connections a feature is on: `ON` (all), `OFF` (none), or a number.
 fn ratio(node: &Node) -> Result<Ratio, Error> {
     let text = node.scalar()?;
     if text.eq_ignore_ascii_case("ON") {

@@ -78,11 +78,11 @@ pub struct QuicSettings {
     pub max_jump: u32,
     /// `resume-jumpstart-ratio`: on which part of the connections of returning clients `jumpstart-max` applies.
     pub known_path_jumps: Ratio,
-    /// `rapid-start`: on which part of the connections it is on.
+    /// `rapid-start`: on which part of the connections the congestion window triples, instead of doubling, per round trip of slow start.
     pub rapid_start: Ratio,
     /// `pacing`: on which part of the connections packets are paced.
     pub pacing: Ratio,
-    /// `respect-app-limited`: on which part of the connections it is on.
+    /// `respect-app-limited`: on which part of the connections the congestion window does not grow while the server does not use it fully.
     pub respect_app_limited: Ratio,
     /// `qlog`: the directory for traces of connections.
     pub qlog: Option<Arc<Path>>,

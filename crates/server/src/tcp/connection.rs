@@ -174,7 +174,8 @@ impl Connection {
                 Phase::Lingering { .. } => break self.linger(context),
             }
         };
-        // With many connections open, an idle connection in clear text frees as much memory as possible.
+        // With many connections open, an idle connection in clear text drops `info`, which is built again when a handler or log asks for
+        // it.
         if self.state.io.tls.is_none()
             && self.state.info.is_some()
             && self.is_idle()

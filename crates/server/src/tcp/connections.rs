@@ -27,8 +27,8 @@ const ACCEPT_BATCH: usize = 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Timer slot that stands for the end of the pause in accepting. The slots of connections are lower.
 const ACCEPT_SLOT: u32 = MAX_SLOT;
-/// Bit that marks an event token as that of a listener. In the token of a connection, bits 0 to 31 hold its slot in the table, and
-/// the bits from 32 up to this one hold the slot's generation.
+/// Bit that marks an event token as that of a listener. In the token of a connection, bits 0 to 31 hold its slot in the table, and the bits
+/// from 32 up to this one hold a count that tells apart successive connections in the same slot.
 const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 

@@ -24,7 +24,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Name, StatusCode};
 
-/// State that the handlers share of a server with one worker.
+/// State that the handlers of a test server share: the server has one worker, and the state belongs to its thread.
 #[derive(Default)]
 struct Stage {
     permits: HashMap<String, usize>,
@@ -66,7 +66,7 @@ async fn permit(name: &str) {
     poll_fn(|context| poll_permit(name, context)).await;
 }
 
-/// Records, when it is dropped, the event that the handler which owns it was dropped.
+/// Records the event `dropped-NAME` when the handler that owns this guard is dropped.
 struct Guard(String);
 
 impl Drop for Guard {

@@ -52,8 +52,8 @@ const BATCHES: usize = 4;
 const SEND_TURN: usize = per_turn(64 * 1024);
 /// Largest number of datagrams that are sent by one system call, if their lengths allow so many.
 const MAX_SEGMENTS: usize = 64;
-/// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and
-/// the bits from 32 up to this one hold the slot's generation.
+/// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and the bits
+/// from 32 up to this one hold a count that tells apart successive connections in the same slot.
 const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
 const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 /// Event token of the worker's mailbox for datagrams. No socket has this token.
@@ -236,8 +236,8 @@ impl QuicConnections {
                 self.list(index, connection);
             }
             Received::Answered(transmit) => {
-                // An error is ignored: the effect is as if the answer had been lost in the network, and the client sends its
-                // datagram again.
+                // An error is ignored: the effect is as if the answer (such as Retry or Version Negotiation) had been lost in the network,
+                // and the client sends its datagram again.
                 let data = &self.buffer[..transmit.len];
                 if port.udp.send(&port.socket, &transmit, data).is_ok() {
                     let counters = &self.context.worker.counters;
@@ -307,7 +307,7 @@ impl QuicConnections {
             accepted: context.worker.clock.now(),
             listener: Rc::clone(&port.listener),
             peer: Address::Ip(unmapped(remote)),
-            // The UDP socket is shared by all connections; this connection does not read or write through it.
+            // All connections share the UDP socket. The table of connections reads and writes its datagrams, so this `Io` does neither.
             io: Io::new(Rc::clone(&port.socket)),
             input: Vec::new(),
             is_quic_early: false,
