@@ -18,6 +18,7 @@ pub(crate) struct Document {
 pub(crate) struct ResolvedNode {
     pub(crate) node: Node,
     pub(crate) depth: usize,
-    /// The number of nodes in this one, itself included; a node to which aliases refer is counted for each of them.
+    /// The number of nodes in this node, itself included. A node to which several aliases refer is counted once for
+    /// each of them.
     pub(crate) size: usize,
 }

@@ -31,8 +31,8 @@ impl Kinds {
         }
     }
 
-    /// The same kinds, with the attributes that mappings may have. The mapping is the value itself, an element of a
-    /// sequence, or in the file that the value names. The manual lists the attributes.
+    /// This set of kinds, with the attributes that a mapping may have. The mapping is the value itself, an item of a
+    /// value that is a sequence, or in a file whose path is the value. The manual lists the attributes.
     #[must_use]
     pub const fn with_attributes(self, attributes: &'static [Attribute]) -> Self {
         Self { attributes, ..self }

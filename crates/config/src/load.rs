@@ -82,7 +82,8 @@ struct Loader<'a> {
     loaded: HashMap<String, Option<Rc<Document>>>,
     /// The paths of the files that are being loaded; each file is included by the previous one.
     open: Vec<String>,
-    /// Number of entries that merge keys and patterns have copied so far.
+    /// Number of entries that were copied so far, by merge keys (`<<`) and by joining the files that match the pattern
+    /// of a `!file`.
     merged: usize,
 }
 
@@ -185,7 +186,8 @@ impl Loader<'_> {
         for path in paths {
             documents.extend(self.include(&path, pos)?);
         }
-        // Joining the files copies their entries; these copies count against the limit of merged entries, too.
+        // Joining the files copies their entries; these copies count against the limit of entries that merge keys
+        // (`<<`) may copy, too.
         let sizes = documents.iter().map(|document| document.root.size);
         self.merged = sizes.fold(self.merged, usize::saturating_add);
         if self.merged > MAX_MERGED {

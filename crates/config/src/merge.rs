@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::node::{Node, Value};
 
-/// The key that merges other mappings into its own.
+/// The key whose value is merged into the mapping that contains the key.
 pub(crate) const MERGE_KEY: &str = "<<";
 
 /// Maximum number of entries that all merge keys of a configuration may copy. Without a limit, a chain of merges could
 /// multiply the entries.
 pub(crate) const MAX_MERGED: usize = 1 << 20;
 
-/// Why a merge is refused. The number is the index of the `<<` entry in its mapping.
+/// Why the value of a `<<` cannot be merged. The number is the index of the `<<` entry in its mapping.
 #[derive(Debug)]
 pub(crate) enum MergeError {
     NotMappings(usize),

@@ -15,7 +15,7 @@ pub struct Node {
     pub pos: Pos,
 }
 
-/// The content of a [`Node`]. A clone shares it; aliases do so, too.
+/// The content of a [`Node`]. Clones of a node and its aliases share the content.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// Any scalar: `1`, `"1"`, `yes` and an empty value are all strings here.

@@ -52,8 +52,9 @@ struct Resolver<'a> {
     merged: &'a mut usize,
 }
 
-/// How far the first definition of an anchor has been resolved. Its `Tree` distinguishes it from later definitions of the
-/// same name; anchors of included files have none.
+/// How far the first definition of an anchor has been resolved. Its `Tree` is the node of that definition, and
+/// distinguishes it from later definitions of the same name. Anchors of included files have none, since their nodes are
+/// resolved already.
 #[derive(Clone)]
 enum Anchor<'a> {
     Waiting(&'a Tree),
@@ -99,7 +100,7 @@ impl<'a> Resolver<'a> {
                 Err(self.error(tree, "the alias contains itself"))
             }
             Some(Anchor::Done(Some(first), resolved)) if std::ptr::eq(first, tree) => Ok(resolved),
-            // This node is a later definition of an anchor that has the same name.
+            // This node is not the first definition of the anchor's name: aliases refer to the first one.
             Some(Anchor::Waiting(_) | Anchor::Active(_) | Anchor::Done(..)) | None => {
                 self.resolve_content(tree)
             }
@@ -193,7 +194,7 @@ impl<'a> Resolver<'a> {
         let mut nodes = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (key, value) = (self.resolve(key)?, self.resolve(value)?);
-            // The entries of a merged mapping become entries of this mapping, and so are not one level deeper.
+            // The value of a `<<` key is not one level deeper, since its entries become entries of this mapping.
             let below = if is_merge_key(&key.node) { 0 } else { 1 };
             merges |= below == 0;
             depth = depth.max(value.depth + below).max(key.depth + 1);

@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         // SAFETY: `raw` is an initialised parser that only `self` uses. `yaml_parser_parse` clears the event before
         // anything else, so it is initialised whatever the outcome.
         let ok = unsafe { unsafe_sys::yaml_parser_parse(self.raw.as_ptr(), event.as_mut_ptr()).ok };
-        // SAFETY: `event` was initialised by `yaml_parser_parse`, as explained above.
+        // SAFETY: `event` was initialised by `yaml_parser_parse`, which clears it before anything else.
         let event = unsafe { event.assume_init_mut() };
         if !ok {
             return Err(self.problem());

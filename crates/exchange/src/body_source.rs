@@ -44,7 +44,7 @@ pub trait BodySource {
     /// Returns the next piece of the body, of at most `max` bytes (`max` is at least 1); `None` at the end of the body.
     ///
     /// # Errors
-    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    /// [`BodyError`] if the body cannot be completed; the source is not polled again.
     fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -62,8 +62,9 @@ pub trait BodySource {
     /// another one must forward this call.
     fn poll_ahead(&mut self, _: &mut Context<'_>) {}
 
-    /// Bytes of memory that the source holds; they count against `max-memory`. The engine queries this after each turn
-    /// of the connection. A source whose memory grows between turns wakes the caller of [`BodySource::poll_ahead`].
+    /// Bytes of memory that the source holds; they count against `max-memory`. The engine queries this each time it has
+    /// worked on the connection. A source that later takes more memory wakes the caller of [`BodySource::poll_ahead`],
+    /// so that the engine queries it again.
     fn retained(&self) -> usize;
 
     /// Returns the source as one that the kernel can move by `splice`, if the next bytes of the body wait unmodified in
@@ -79,7 +80,7 @@ pub trait SpliceSource {
     /// Moves up to `max` bytes of the body into `pipe`, which is empty. Returns how many bytes: at least one.
     ///
     /// # Errors
-    /// [`BodyError`] if the body cannot be completed; it is not polled again.
+    /// [`BodyError`] if the body cannot be completed; the source is not polled again.
     fn poll_splice(
         &mut self,
         context: &mut Context<'_>,

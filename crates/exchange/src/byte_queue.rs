@@ -77,7 +77,7 @@ impl ByteQueue {
         self.back = later.back;
     }
 
-    /// Moves the bytes of `back` into `pieces` as a full chunk.
+    /// Moves the buffer `back` to the end of `pieces`, even if it is not full.
     fn end_back(&mut self) {
         if !self.back.is_empty() {
             self.pieces.push_back(std::mem::take(&mut self.back).into());

@@ -288,7 +288,7 @@ impl Counters {
         value.store(value.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Sets a counter to a value that is kept elsewhere.
+    /// Sets a counter to a value that the caller keeps itself, such as the number of bytes in buffers.
     pub fn set(&self, counter: Counter, value: u64) {
         self.values[counter as usize].store(value, Relaxed);
     }
@@ -357,20 +357,20 @@ impl Counters {
     }
 }
 
-/// Brings those counters of a worker up to date whose values are kept elsewhere: each part of the server that keeps some adds a
-/// function that copies them.
+/// Brings a worker's counters up to date before they are read: parts of the worker that keep a value themselves, such
+/// as the number of bytes in buffers, add a function that copies it into its counter.
 #[derive(Default)]
 pub struct LiveCounters(RefCell<Vec<Publish>>);
 
 type Publish = Box<dyn Fn(&Counters)>;
 
 impl LiveCounters {
-    /// Adds a function that copies values into the counters.
+    /// Adds a function that copies values which its part of the worker keeps into the counters.
     pub fn add(&self, publish: impl Fn(&Counters) + 'static) {
         self.0.borrow_mut().push(Box::new(publish));
     }
 
-    /// Copies the values that are kept elsewhere into `counters`.
+    /// Calls all functions that were added, each of which copies its values into `counters`.
     pub fn publish(&self, counters: &Counters) {
         for publish in &*self.0.borrow() {
             publish(counters);

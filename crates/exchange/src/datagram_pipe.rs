@@ -15,8 +15,8 @@ const OVERHEAD: usize = 64;
 /// Carries the HTTP datagrams of a tunnel in both directions. Each direction has a queue, and drops datagrams while it
 /// is full.
 ///
-/// Only protocol versions whose transport has datagrams make one. What the client agrees to is known once its settings
-/// have arrived.
+/// Only connections whose transport carries datagrams (HTTP/3) create such a pipe. Whether the client accepts HTTP
+/// datagrams is known once its SETTINGS have arrived.
 pub struct DatagramPipe {
     agreement: RefCell<Agreement>,
     /// The waker of the handler, which waits for the client's settings and then for datagrams.
@@ -30,7 +30,7 @@ pub struct DatagramPipe {
     sent_bytes: Cell<u64>,
 }
 
-/// Whether the client accepts HTTP datagrams, which its settings tell.
+/// Whether the client accepts HTTP datagrams, as its SETTINGS say.
 enum Agreement {
     /// The client's settings have not arrived.
     Unknown,

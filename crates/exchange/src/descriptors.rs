@@ -88,8 +88,8 @@ impl Descriptors {
     #[must_use]
     pub fn open(self: &Arc<Self>) -> Option<Descriptor> {
         let opened = self.opened.fetch_add(1, Relaxed) + 1;
-        // This value counts the descriptor until it is dropped: by the caller or, if the limit is reached, at the
-        // return below.
+        // `descriptor` counts as open until it is dropped: by the caller, or at the end of this function if the limit
+        // refuses it.
         let descriptor = Descriptor(Arc::clone(self));
         if opened <= self.limit / 2 && self.leaves_enough(opened) {
             return Some(descriptor);

@@ -430,7 +430,7 @@ impl Exchange {
     fn describe_error(&mut self, label: &str, message: &str) -> usize {
         let is_connect =
             matches!(self.request.method, Method::Connect if self.request.upgrade().is_empty());
-        // A CONNECT request has no path: its target is the authority, which is part of the line already.
+        // A CONNECT request has no path: its target is the authority, which the error line has already.
         let target = if is_connect {
             &[][..]
         } else {

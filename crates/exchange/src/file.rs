@@ -93,7 +93,8 @@ impl OpenFile {
             });
         };
         let len = out.len() + read.min(max);
-        // SAFETY: the kernel has written `read` bytes, at most `max`, behind the length, where there is room for them.
+        // SAFETY: the kernel has written `read` bytes, at most `max`, into the spare capacity behind the vector's
+        // bytes.
         unsafe { out.set_len(len) };
         Ok(read)
     }

@@ -82,13 +82,13 @@ impl ForwardedRequest {
     /// logs for it.
     pub const LABEL: &str = "lib/core/proxy.c";
 
-    /// Forgets everything about the last request but keeps the memory.
+    /// Clears the record of the last request, and keeps the memory for the next one.
     pub(crate) fn clear(&mut self) {
         self.trace = None;
         self.forget_place();
     }
 
-    /// Clears authority and target, because the request is sent elsewhere.
+    /// Clears authority and target, because the request goes elsewhere after an internal redirect, or is over.
     pub fn forget_place(&mut self) {
         for text in [&mut self.authority, &mut self.target] {
             text.clear();

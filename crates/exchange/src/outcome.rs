@@ -297,9 +297,10 @@ pub enum BodyUse {
     Stream,
 }
 
-/// The internal redirect that a handler orders for the head of a request alone.
+/// The internal redirect that a handler orders on the head of a request, before the body has arrived.
 pub enum EarlyReroute {
-    /// The handler orders no redirect, or one that does not lead to a path of the site, or it cannot tell.
+    /// The handler orders no redirect, or one that does not lead to a path of the site, or it cannot tell without the
+    /// body.
     None,
     /// The handler declines the request, whatever the body contains.
     Declines,
@@ -323,9 +324,9 @@ pub trait Handler: Send + Sync {
         BodyUse::Whole
     }
 
-    /// Returns the internal redirect that this handler orders for a request with this head, whatever the body contains. The server
-    /// carries out the redirect before it receives the body, if the handlers of the path before this one, behind the guards, decline the
-    /// request early as well.
+    /// Returns the internal redirect that this handler orders for a request with this head, whatever the body contains.
+    /// The server carries out the redirect before it receives the body, if the guards of the path let the request
+    /// through and all handlers between the guards and this one return [`EarlyReroute::Declines`].
     fn early_reroute(&self, _: &Exchange) -> EarlyReroute {
         EarlyReroute::None
     }

@@ -40,9 +40,9 @@ impl RequestBody {
     }
 }
 
-/// Carries a request body from the connection to the handler. It holds the bytes that the connection added before it
-/// noticed that the pipe is full, so a handler that does not read costs at most one buffer. It also holds copies of
-/// what the handler has taken, if they are [kept](BodyPipe::keep) for a rerun.
+/// Carries a request body from the connection to the handler. The connection may add some bytes before it notices that
+/// the pipe is full, so a handler that does not read costs at most one buffer. The pipe also holds copies of what the
+/// handler has taken, if they are [kept](BodyPipe::keep) for a rerun of the request with another handler.
 #[derive(Default)]
 pub struct BodyPipe {
     inner: RefCell<Inner>,
@@ -412,7 +412,8 @@ mod tests {
         assert_eq!(pipe.queued(), 0);
         assert!(pipe.rewind() && !pipe.is_abandoned());
         assert_eq!((pipe.queued(), pipe.is_starved()), (0, false));
-        // The handler after the rerun stops in the middle of the bytes that the first handler had taken.
+        // After the rerun of the request, the second handler stops in the middle of the bytes that the first handler
+        // had taken.
         let mut context = Context::from_waker(Waker::noop());
         assert!(pipe.poll_begun(&mut context).is_ready());
         assert!(matches!(

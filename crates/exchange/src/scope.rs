@@ -250,7 +250,7 @@ impl Scope {
             .collect();
         let guards = self.features.guards.iter();
         let mut handlers: Vec<_> = guards.filter_map(|factory| factory(self)).collect();
-        // A path has at most one guard of each kind.
+        // The conversion does not fail: a path has at most one guard of each kind.
         let guards = u32::try_from(handlers.len()).unwrap_or(u32::MAX);
         handlers.append(&mut self.handlers);
         let keep_trace = self.loggers.iter().any(|logger| logger.wants_trace())

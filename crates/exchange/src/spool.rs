@@ -12,7 +12,7 @@ use crate::temp_file::TempFile;
 use crate::temp_files::TempFiles;
 
 /// A job for a disk thread writes at least this many bytes, since fewer are not worth the effort, unless less room is
-/// left before the end of the file.
+/// left before the end of the ring buffer in the file.
 const LEAST_WRITE: u64 = 64 * 1024;
 
 /// A queue of bytes, partly in memory and partly in a temporary file.
@@ -39,7 +39,8 @@ struct SpoolFile {
     /// `size`.
     read: u64,
     written: u64,
-    /// The reader of the bytes up to the end of the ring, or up to the last byte written.
+    /// Reads the unread bytes of the file that follow one another: up to the end of the ring buffer, or to the last
+    /// byte that was written when this reader was made.
     reader: Option<FileReader>,
 }
 

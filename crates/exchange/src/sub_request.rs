@@ -30,8 +30,8 @@ pub enum SubRequestStart {
 /// Answers sub-requests. The server provides it to the handlers of each worker.
 pub trait SubRequests {
     /// Runs the handlers of an exchange with [`crate::Exchange::sub_request`] until there is a response. The caller has
-    /// to drop its body where the request's method or the status forbid one, and keeps the exchange until the body has
-    /// ended.
+    /// to drop the response's body where the request's method or the status forbid one, and keeps the exchange until
+    /// the body has ended.
     fn answer(&self, exchange: ExchangeRef) -> LocalBoxFuture<Response>;
 }
 

@@ -112,8 +112,8 @@ impl Timers {
             if next == UNSET || self.poll_sleep(task, next).is_pending() {
                 break;
             }
-            // Reads the clock again: the async runtime, which has reported this time as reached, may be ahead of the
-            // time cached for the turn.
+            // The clock is read again: the async runtime has reported the next timer's time as reached, and may be
+            // ahead of the time that the clock keeps during a turn of the event loop.
             self.clock.begin_turn();
         }
         let mut event_loop = self.event_loop.borrow_mut();
@@ -139,7 +139,7 @@ impl Timers {
             }
         });
         drop(waiters);
-        // Called last, because the woken tasks may set timers.
+        // The wakers are called last, when `waiters` is not borrowed any more, because woken tasks may set timers.
         wakers.into_iter().for_each(Waker::wake);
     }
 

@@ -373,8 +373,8 @@ impl Worker {
     /// a request of a connection; [`Worker::put_back`] returns it if there is no request.
     pub fn spare_exchange(self: &Rc<Self>) -> ExchangeRef {
         let mut free = self.free.borrow_mut();
-        // An exchange to which someone still holds a reference must not be reused: the holder would see the next
-        // request.
+        // An exchange to which a task of its last request still holds a reference must not be reused: the task would
+        // see the next request.
         let unshared = std::iter::from_fn(|| free.pop()).find(|kept| Rc::strong_count(kept) == 1);
         unshared.unwrap_or_else(|| {
             let (site, placeholder) = (Rc::clone(&self.nowhere), Rc::clone(&self.placeholder));

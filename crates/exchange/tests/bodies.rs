@@ -56,7 +56,7 @@ fn content() -> Vec<u8> {
         .collect()
 }
 
-/// Each row: the kind of body, how it is built, and the part of the content it has.
+/// Each row: the kind of body, how it is built, and the range of the content that the body has.
 type Case = (
     &'static str,
     fn(&Arc<OpenFile>, &[u8], u64) -> Body,
@@ -259,7 +259,7 @@ fn a_file_that_became_shorter_is_an_error_and_not_an_end() {
             let want = "the file became shorter while it was being sent";
             assert_eq!(error.to_string(), want, "{how}");
         }
-        // Reads the same file again, but by the thread pool.
+        // A file that became shorter is an error, too, if the thread pool reads it.
         let (file, writer) = file(&content);
         let mut reader = FileReader::new(range(&file, 1, 50_000));
         writer.set_len(1).expect("the file can be truncated");
@@ -296,7 +296,7 @@ fn what_is_said_to_be_cached_can_be_read_without_waiting() {
     let (file, _) = file(&vec![1; 300_000]);
     let mut buffer = vec![0; 300_000];
     for (offset, len) in [(0, 300_000), (0, 1), (299_999, 1), (100_000, 200_000)] {
-        // The check answers no on file systems that cannot tell what is in the page cache.
+        // `is_cached` returns false on file systems that cannot tell what is in the page cache.
         if file.is_cached(offset, len) {
             let read = file.read_cached(offset, &mut buffer[..len]);
             assert_eq!(read.expect("the file has the range"), len, "from {offset}");

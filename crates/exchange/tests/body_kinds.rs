@@ -10,7 +10,7 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known};
 
-/// A body as from a backend: it has trailers, is partly in a socket, and ends with an error if it is truncated.
+/// A body as from a backend: it has trailers, reads ahead from the backend, and ends with an error if it is truncated.
 struct Relayed {
     left: Vec<Bytes>,
     error: Option<&'static str>,
@@ -107,7 +107,7 @@ fn relayed(pieces: &[&str], error: Option<&'static str>, has_trailers: bool) -> 
     }))
 }
 
-/// A body that shares its bytes with others, like those of the content cache.
+/// Bytes that a body shares with other users of the memory, like those of the content cache.
 static CACHED: &[u8] = b"cached";
 
 struct Kind {

@@ -271,12 +271,12 @@ fn temporary_files_leave_descriptors_to_clients() {
         );
         assert_eq!((descriptors.refusals(), files.refusals()), (1, 0));
         assert!(descriptors.may_accept());
-        // A temporary file that something else still reads keeps its descriptor open.
+        // A temporary file that was dropped keeps its descriptor open as long as a reader refers to it.
         let reader = open.pop().and_then(|file| file.file().cloned());
         assert!(descriptors.open().is_none());
         drop(reader);
         assert!(descriptors.open().is_some());
-        // After the refusal the same `TempFile` can still create its file, once a descriptor is free.
+        // A `TempFile` can create its file once a descriptor is free.
         let mut file = TempFile::new(&files);
         assert_eq!(write(&mut file, b"text", 0).await, Ok(4));
         let done = poll_fn(|context| match file.poll_written(context) {

@@ -82,8 +82,8 @@ impl Loop {
 
 type Act = fn(&mut Loop);
 
-/// In each row, one timer of the event loop is due in 100 ms. The call changes a second timer while the event loop
-/// sleeps; the test counts wake-ups of the event loop, and the events of turns after 0, 50, 150 and 1000 ms.
+/// Each row: a call. One timer of the event loop is due in 100 ms; the call changes a second timer while the event loop
+/// sleeps. The test counts wake-ups of the event loop, and the events of turns after 0, 50, 150 and 1000 ms.
 const CALLS: [(&str, Act); 7] = [
     ("nothing", |_| {}),
     ("clear", |it| it.clear()),
@@ -158,7 +158,8 @@ const STATES: [State; 4] = [
         [
             "woken 0: - - 2 -",
             "woken 0: - - 2 -",
-            // The timer's slot comes at 40 ms: only a timer for an earlier time wakes the event loop.
+            // The cleared timer stays in its slot of the timing wheel, so the event loop sleeps until 40 ms: only a
+            // timer for an earlier time wakes it.
             "woken 1: - 1 2 -",
             "woken 0: - - 2 1",
             "woken 1: - 1 2 -",

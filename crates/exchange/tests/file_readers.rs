@@ -217,7 +217,8 @@ const STATES: [State; 7] = [
     ("cut short", Case::cut, Some(true), [SHRUNK; 4]),
 ];
 
-/// The outcome of a call: its immediate result, and the final one if it has to wait.
+/// Makes a call in a state of the reader. Returns the call's result as text, with `pending, then` before it if the call
+/// waits for the disk thread.
 fn outcome(enter: Enter, name: &str, ask: Ask, may_sendfile: Option<bool>) -> String {
     let (open, file) = file();
     let range = FileRange {
@@ -375,7 +376,7 @@ fn the_space_of_a_temporary_file_lasts_until_the_last_of_its_readers_is_gone() {
         let _within = disk.runtime.enter();
         drop(kept);
     }
-    // The disk thread still holds the file for the reader that was cancelled.
+    // The disk thread still holds the file, because it reads for the reader that was dropped.
     assert_eq!(files.used(), content().len() as u64);
     disk.let_go();
     drop(disk);

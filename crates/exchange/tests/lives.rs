@@ -442,7 +442,7 @@ async fn request(worker: Rc<Worker>, site: Rc<LocalSite>, ends: Rc<Ends>, seed: 
     pipe.abandon();
     assert_eq!(exchange.borrow().protocol.request_id(), seed);
     worker.release(exchange);
-    // The client's task ends: something wakes it, whatever it waits for.
+    // The client's task ends, whatever it waits for: abandoning the pipe or the passing of time wakes it.
     client.await.expect("the task does not panic");
     assert_eq!(pipe.queued(), 0);
 }

@@ -56,7 +56,7 @@ impl Drop for Tree {
     fn drop(&mut self) {
         self.set_mode("closed", 0o700);
         self.set_mode("no-entry", 0o700);
-        // The test does not fail because the directory could not be removed.
+        // An error is ignored: a directory that cannot be removed must not make the test fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -73,10 +73,10 @@ const CASES: [Case; 12] = [
     (DIRECTORY, "open", None),
     (LISTED, "open", None),
     (PathNeed::File, "secret", Some(("o+r", "secret"))),
-    // The directory can be entered but not listed.
+    // The directory `unlisted` can be entered but not listed.
     (DIRECTORY, "unlisted", None),
     (LISTED, "unlisted", Some(("o+rx", "unlisted"))),
-    // The directory can be listed but not entered.
+    // The directory `no-entry` can be listed but not entered.
     (DIRECTORY, "no-entry", Some(("o+x", "no-entry"))),
     (LISTED, "no-entry", Some(("o+x", "no-entry"))),
     // The message names the directory that may not be searched, however far above the path it is.

@@ -23,7 +23,8 @@ struct Collected(Vec<String>);
 #[derive(Clone, Default)]
 struct CreatedRoutes(Vec<RouteMade>);
 
-/// A route: its path, its number, its words, and how many handlers, loggers and filters it has.
+/// A route: its path, the values of the test's directives `number` and `word`, and how many handlers, loggers and
+/// filters it has.
 type RouteMade = (String, u32, Vec<String>, usize, usize, usize);
 
 struct Answer;

@@ -176,7 +176,8 @@ fn files_together_stay_below_their_ceiling_whatever_they_do() {
 fn threads_that_write_at_once_do_not_pass_the_ceiling() {
     const LIMIT: u64 = 200_000;
     let all = Arc::new(TempFiles::new(std::env::temp_dir(), LIMIT));
-    // The limit leaves so little space that the largest files are refused even if the threads take turns.
+    // This file uses 160,000 bytes of the limit, so that the largest files are refused even if the threads run one
+    // after the other.
     let mut rest = TempFile::new(&all);
     run(async {
         let written = write(&mut rest, &[b'x'; 160_000], 0).await;

@@ -63,7 +63,8 @@ fn a_timer_does_in_each_state_what_it_is_told() {
             Duration::from_millis(10),
         ),
     ];
-    // A call on a timer and, for each state of the timer, whether it has fired at once, 50 and 200 ms later.
+    // Each row: a call on a timer and, for each state of the timer, whether the timer has fired right after the call,
+    // 50 ms later and 200 ms later.
     type Row = (&'static str, Act, [&'static str; 5]);
     const CALLS: [Row; 6] = [
         (
@@ -367,7 +368,7 @@ fn an_event_loop_learns_of_each_timer_once_and_of_no_other() {
                 }
                 let now = clock.now() - start;
                 for (name, at) in &model {
-                    // A timer of 500 seconds fires at most this much late.
+                    // Timers are set for less than 500 seconds, so none fires more than 63 seconds late.
                     let is_overdue = at.is_some_and(|at| at + Duration::from_secs(63) < now);
                     assert!(!is_overdue, "seed {seed}: {name} was forgotten");
                 }

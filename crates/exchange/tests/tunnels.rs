@@ -167,7 +167,7 @@ async fn back(
         if let Fault::ResponseDropped(after) = fault
             && got.len() >= after
         {
-            // The connection drops the target's bytes that still arrive.
+            // The connection drops the response body, and with it the target's bytes that still arrive.
             drop(body);
             pipe.finish(Err("the client is gone".into()));
             return TunnelEnd::Dropped;

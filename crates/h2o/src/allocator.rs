@@ -86,7 +86,8 @@ mod tests {
                 1, 7, 8, 9, 15, 16, 24, 100, 1000, 1025, 1500, 5000, 70_000, 3_000_000,
             ] {
                 let layout = Layout::from_size_align(size, align).unwrap();
-                // SAFETY: each piece of memory is used within its size, with the layout that it has, and freed once.
+                // SAFETY: each block of memory is accessed within its size, passed on with the layout it was allocated with, and freed
+                // once.
                 unsafe {
                     let zeroed = Allocator.alloc_zeroed(layout);
                     assert_eq!(zeroed.addr() % align, 0, "{size} {align}");

@@ -49,8 +49,8 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     Ok(())
 }
 
-/// `-m master`: checks that the supervisor and its workers will get the limits, directories and files that they need. The workers
-/// write the same warnings to their log again.
+/// `-m master`: checks that the supervisor and its workers will get the limits, directories and files that they need. Its warnings go to
+/// the terminal; the workers write them to their log, too.
 pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     let settings = loaded.settings();
     privileges::running_user(&settings)?;

@@ -27,14 +27,14 @@ const LONGEST: u64 = 64;
 
 /// The control socket of this server. Its file is removed on drop.
 ///
-/// The socket is opened under another name, and gets its own by [`publish`](Self::publish) once the server serves. Until then, and if
-/// the server fails to start, the path leads to the socket of the server that is still running.
+/// The socket is opened under a temporary name, and gets its own by [`publish`](Self::publish) once the server serves. Until then, and if
+/// this server fails to start, its own name leads to the socket of the server that still runs.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
-    /// The name of the file until it is published.
+    /// The temporary name of the socket's file, until [`publish`](Self::publish) renames it.
     unpublished: PathBuf,
     path: PathBuf,
-    /// Device and inode of the socket's file. They show whether a file is still this server's: a server that takes over
+    /// Device and inode of the socket's file. They show whether a file of this name is still this server's: a server that takes over
     /// replaces it.
     file: (u64, u64),
 }
@@ -74,7 +74,7 @@ impl ControlSocket {
         })
     }
 
-    /// Gives the socket its name: from now on clients find this server, and no longer the one before it.
+    /// Gives the socket its own name: from now on clients reach this server, and no longer the server that it replaces.
     pub(crate) fn publish(&self) {
         if let Err(error) = h2o_opener::rename(&self.unpublished, &self.path) {
             warn("rename", &self.path, &error);
@@ -155,7 +155,7 @@ pub(crate) struct ServerChoice {
 }
 
 impl ServerChoice {
-    /// Describes the option `--conf` of such a command.
+    /// Describes the option `--conf` of commands such as `h2o reload`, which find the running server by its configuration.
     pub(crate) const fn conf<F: Copy>(flag: F) -> Known<F> {
         letter('c', "conf", true, flag).help(
             "FILE",
@@ -163,7 +163,7 @@ impl ServerChoice {
         )
     }
 
-    /// Describes the option `--pid-file` of such a command.
+    /// Describes the option `--pid-file` of commands such as `h2o reload`, which find the running server by its pid file.
     pub(crate) const fn pid_file<F: Copy>(flag: F) -> Known<F> {
         long("pid-file", true, flag).help("FILE", "the pid file itself")
     }

@@ -38,8 +38,8 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
     if is_configured {
         h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
     }
-    // A supervisor's worker inherits its standard streams from the supervisor; if its error log can be reopened, the streams must
-    // be redirected so that they follow.
+    // A supervisor's worker inherits its standard output and standard error from the supervisor. If its error log can be reopened, both
+    // must be redirected to it, so that they go to the new file after the log is reopened.
     if is_configured || log.is_reopenable() {
         log.take_output().map_err(Failure::system)?;
     }

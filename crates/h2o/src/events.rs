@@ -13,7 +13,7 @@ use crate::{Failure, signals};
 pub(crate) enum Event {
     /// A signal has arrived; this is its number.
     Signal(i32),
-    /// A worker's thread has ended in this way.
+    /// A worker's thread has ended; the value says how.
     Worker(WorkerEnd),
     /// A client of the control socket has sent a question; the reply goes to the sender, from which the client's thread receives
     /// it.

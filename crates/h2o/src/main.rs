@@ -222,7 +222,7 @@ fn run_mode() -> Result<(), Failure> {
             let refused = master::supervise(&load(config)?, config, mode);
             return refused.map(|never| match never {});
         }
-        // With `neverbleed`, private keys are held in a process of their own, which the serving process must be allowed to start.
+        // With `neverbleed`, a process of its own holds the private keys; this process must be allowed to start it.
         Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
     let parent = Parent::find();
@@ -250,7 +250,7 @@ fn load(config: &str) -> Result<LoadedConfig, Failure> {
     Ok(loaded)
 }
 
-/// Writes to standard output. A closed pipe is no error: its reader wants no more.
+/// Writes to standard output. An error is ignored: usually the program that reads the output has ended.
 pub(crate) fn print_out(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().write_all(text.as_bytes());

@@ -41,8 +41,8 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Errors are ignored: another program may have removed the file already, or the user that the server runs as may lack the
-        // rights.
+        // If the file cannot be removed, because the user that the server runs as may lack the rights, it is emptied. Further errors are
+        // ignored.
         if self.is_ours() && h2o_opener::remove(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }

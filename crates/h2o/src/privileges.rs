@@ -61,7 +61,8 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
     }
 }
 
-/// Runs the process that holds private keys. This process ends when the server does, like the keeper.
+/// Runs the process that holds private keys (`neverbleed`). It survives signals that end the server, which may still finish requests, and
+/// ends when the server has ended.
 pub(crate) fn keep_keys() -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::system(format!(

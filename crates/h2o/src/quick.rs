@@ -189,7 +189,7 @@ fn is_old(path: &Path) -> bool {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use io::Write;
-    // An old file is removed first, since it may have permissions that let other users read it.
+    // An old key file is removed first, since it may have permissions that let other users read it.
     let _ = fs::remove_file(path);
     fs::OpenOptions::new()
         .write(true)

@@ -68,8 +68,8 @@ impl RunningServer<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Warnings about what a reload of `next` changes for the supervisor: its next worker gets the listening sockets that the
-    /// supervisor was started with, and ends if the configuration has others.
+    /// Returns a warning for each listener that only one of the running configuration and `next` has, if a supervisor has started this
+    /// process: the supervisor goes on to pass the sockets that it was started with, so its next worker would end with an error.
     fn warn_of_supervisor(&self, next: &LoadedConfig) -> Vec<String> {
         if !self.is_supervised {
             return Vec::new();

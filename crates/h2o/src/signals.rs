@@ -8,9 +8,8 @@ use signal_hook::iterator::Signals;
 
 use crate::Failure;
 
-/// Catches these signals: from here on they are kept for [`forward`] and do not kill the process. SIGXFSZ is ignored, so that a
-/// file at its size limit (RLIMIT_FSIZE) makes a write fail, as a full disk does. Commands that the process starts have the default
-/// signal handlers.
+/// Catches `signals`: from here on they are kept for [`forward`] and do not kill the process. SIGXFSZ is ignored, so that a file at its
+/// size limit (RLIMIT_FSIZE) makes a write fail, as a full disk does. Commands that the process starts have the default signal handlers.
 ///
 /// # Errors
 /// If the system refuses.

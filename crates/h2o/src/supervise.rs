@@ -94,7 +94,7 @@ pub(crate) fn handle_events(
                         Reply::Now(Answer::refused("the server is shutting down"))
                     }
                 };
-                // The result is ignored: the client may have disconnected.
+                // An error is ignored: the client that asked the question may have disconnected.
                 let _ = client.send(reply);
             }
             Ok(Event::Signal(signal)) => phase = phase.on_signal(signal, control, is_term_counted),

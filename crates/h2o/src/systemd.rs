@@ -12,7 +12,7 @@ pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 pub(crate) const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// How long a service manager that reads none of its messages is waited for: the main thread handles no signal meanwhile.
+/// How long to wait for systemd if it reads none of its messages: meanwhile the main thread handles no signal.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the service does.
@@ -81,15 +81,15 @@ pub(crate) fn begin_watchdog(shared: &Arc<Shared>) {
     };
     let shared = Arc::clone(shared);
     let watch = move || {
-        // Each worker gets an order with a copy of this `Arc`, and drops the copy when it executes the order. Once this
-        // is the only copy, all workers have responded.
+        // Each worker gets an order with a clone of this `Arc`, and drops the clone when it executes the order. Once no clone is left, all
+        // workers have responded.
         let round = Arc::new(());
         loop {
             if Arc::strong_count(&round) == 1 {
                 send("WATCHDOG=1");
                 for worker in shared.workers.get().map_or(&[][..], Vec::as_slice) {
                     let held = Arc::clone(&round);
-                    // A worker that has ended drops the order with its copy at once.
+                    // If the worker has ended, the order and its clone are dropped at once.
                     worker.order(Order::Run(Box::new(move |_| drop(held))));
                 }
             }

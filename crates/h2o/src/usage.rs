@@ -7,7 +7,7 @@ use crate::getopt::Known;
 /// Widest option, in columns, next to which the description begins on the same line.
 const MAX_COLUMN: usize = 28;
 
-/// The kind of operand that words on a command line which are not options are.
+/// The kind of operands of a command: of the words on its command line that are not options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operands {
     None,

@@ -3,7 +3,7 @@
 /// Number of slots per level of the wheel; each slot has one bit of a `u128`.
 const SLOTS: u16 = 128;
 /// The slots of a level are 2^3 times as long as those of the level below. A timer fires late by at most the length of
-/// its slot: an eighth of the time for which it was set in the worst case, a sixteenth at the end of a level.
+/// its slot, which is at most an eighth of the time for which the timer was set.
 const SHIFT: u16 = 3;
 /// With this many levels the wheel reaches nine hours ahead. A timer with a later deadline goes into the last slot, and
 /// is put into another one when that slot comes.
@@ -22,8 +22,8 @@ pub struct TimerKey(u32);
 
 /// A timing wheel, whose timers are identified by keys. Time is counted in ticks of one millisecond.
 ///
-/// A timer is filed in the slot of its deadline. Moving the deadline back, or clearing it, costs one store: the timer
-/// stays in its slot, and is filed again when that slot comes.
+/// A timer is filed in the slot of its deadline. Moving the deadline to a later time, or clearing it, costs one store:
+/// the timer stays in its slot, and is filed again when that slot comes.
 pub(super) struct Wheel {
     timers: Vec<Timer>,
     /// Index of the first unused element of `timers`. The field `next` of each unused element is the index of the next
@@ -167,8 +167,8 @@ impl Wheel {
         let level = (0..LEVELS - 1).find(|&level| distance <= reach(level));
         let level = level.unwrap_or(LEVELS - 1);
         let shift = SHIFT * level;
-        // Take the first slot that begins when the timer is due or later. The farthest slot has the index of the
-        // current one, whose timers have fired.
+        // The timer goes into the first slot that begins at its deadline or later. The farthest slot reuses the index
+        // of the current slot, which is empty because its timers have fired.
         let farthest = (self.passed >> shift) + u64::from(SLOTS);
         let at = due.div_ceil(1 << shift).min(farthest);
         let index = index_of(at);
@@ -348,8 +348,8 @@ mod tests {
                     assert!(deadline <= now, "{deadline} at {now}");
                 });
                 for (_, deadline) in &timers {
-                    // A timer is late by the length of its slot, at most an eighth of its time; its time here is at
-                    // most 2^18 ticks.
+                    // A timer fires late by at most the length of its slot, an eighth of the time for which it was set.
+                    // The times in this test are at most 2^18 ticks.
                     assert!(deadline.is_none_or(|at| now <= at + (1 << 15)), "at {now}");
                     let waits = deadline.is_some();
                     assert!(!waits || wheel.next() > now && wheel.next() != UNSET);

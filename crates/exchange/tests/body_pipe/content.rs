@@ -8,7 +8,7 @@ use h2o_testkit::on_virtual_clock;
 
 use super::poll;
 
-/// A model of the pipe, which holds everything that was ever pushed in one piece.
+/// A model of the pipe: one buffer with all bytes that were ever pushed.
 #[derive(Default)]
 struct Model {
     /// All bytes that handlers may see, from the start of the body.
@@ -135,8 +135,8 @@ async fn pause(random: &mut fastrand::Rng) {
     }
 }
 
-/// Runs the connection's and the handler's side of pipes as tasks of one thread. A lost wake-up would leave them
-/// waiting for ever.
+/// Runs the connection's and the handler's side of pipes as tasks of one thread. If a wake-up is lost, the tasks would
+/// wait for ever, and the test fails.
 fn in_tasks(test: impl Future<Output = ()>) {
     // Tokio's paused clock only advances while all tasks wait.
     let limit = std::time::Duration::from_secs(3600);
@@ -144,7 +144,8 @@ fn in_tasks(test: impl Future<Output = ()>) {
     ended.expect("every task that waits for the pipe is woken");
 }
 
-/// Runs both sides as separate tasks, so that a waker of one does not wake the other by chance.
+/// Runs the connection's and the handler's side of a pipe as separate tasks, so that the waker of one task does not
+/// wake the other task by chance.
 async fn both<A: 'static, B: 'static>(
     one: impl Future<Output = A> + 'static,
     other: impl Future<Output = B> + 'static,

@@ -74,7 +74,8 @@ const CALLS: [(&str, Call); 14] = [
     }),
 ];
 
-/// The result of a call in a state of the pipe, which wakers it fires, and the state afterwards.
+/// Makes a call in a state of the pipe. Returns as text the call's result, the wakers that it fires, and the state
+/// afterwards.
 fn outcome(enter: Enter, call: Call) -> String {
     let pipe = BodyPipe::default();
     enter(&pipe);

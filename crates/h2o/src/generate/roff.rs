@@ -61,7 +61,7 @@ impl Page {
             Event::Text(text) => self.write(&escape(&text)),
             Event::Code(code) => self.write(&format!("\\fB{}\\fR", escape(&code))),
             Event::SoftBreak | Event::HardBreak => self.write(" "),
-            // The manual uses none of these elements of Markdown.
+            // The manual has no math, HTML, footnotes, rules and task lists.
             Event::InlineMath(_)
             | Event::DisplayMath(_)
             | Event::Html(_)

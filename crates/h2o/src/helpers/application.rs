@@ -84,8 +84,8 @@ fn keep_running(user: &str, command: &str, sender: &Sender<Event>, events: &Rece
                 });
                 match events.recv() {
                     Ok(Event::Ended(text)) => {
-                        // The processes that the command has left behind are ended, too: otherwise they would answer requests
-                        // besides the restarted command.
+                        // The processes that the command has left behind are ended, too: otherwise they would go on to answer requests
+                        // beside the restarted command.
                         let _ = killpg(group, Signal::SIGTERM);
                         text
                     }

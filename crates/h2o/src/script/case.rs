@@ -40,7 +40,7 @@ pub(crate) enum Subject {
     Log,
 }
 
-/// What an assertion expects of that part of the response.
+/// What an assertion expects of its part of the response: a text, a text that the part contains, or that the part is absent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Is(Vec<u8>),

@@ -31,9 +31,9 @@ pub(crate) fn detach() -> Result<Side, Failure> {
         return Ok(Side::Parent);
     }
     setsid().map_err(failed)?;
-    // SAFETY: the process has one thread, as above.
+    // SAFETY: this process, the child of the first fork, has one thread, so that no lock is held by a thread that its child does not have.
     if let ForkResult::Parent { .. } = unsafe { fork() }.map_err(failed)? {
-        // The process in the middle owns no resources, so it ends without cleaning up.
+        // The child of the first fork, which leads the session, owns no resources, so it ends without cleaning up.
         std::process::exit(0);
     }
     let null = std::fs::OpenOptions::new()

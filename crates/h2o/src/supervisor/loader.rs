@@ -10,34 +10,35 @@ use h2o_log::reason;
 use super::{now, say};
 use crate::systemd;
 
-/// How long the supervisor waits before it starts a loader again that has ended for the first time. The pause doubles with each
-/// further end.
+/// How long the supervisor waits before it starts the loader (the program that obtains certificates) again after its first end. The pause
+/// doubles with each further end.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause before a loader is started again, and the time that a loader must have run for its end to count as the first.
+/// The longest pause before the loader (the program that obtains certificates) is started again. The end of a loader that has run for at
+/// least this time counts as its first end, so that the pauses begin anew.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
 
-/// The loader that the supervisor keeps running.
+/// The loader (the program that obtains certificates), which the supervisor keeps running.
 pub(super) struct Loader<'a> {
     /// The path of the program, followed by its arguments without `--pid PID`.
     words: &'a [String],
     state: State,
-    /// The pause after the next end.
+    /// The pause before the program is started again, once it has ended.
     pause: Duration,
 }
 
 enum State {
     Running {
-        /// The standard input of the process is a pipe that stays open as long as the supervisor lives: when it is closed, the
-        /// loader has to end.
+        /// The standard input of the loader is a pipe that stays open as long as the supervisor lives; the loader has to end when it is
+        /// closed.
         child: Child,
         since: Instant,
     },
-    /// The process has ended, or could not be started. It is started at the time `at`.
+    /// The loader has ended, or could not be started. The supervisor starts it at the time `at`.
     Paused { at: Instant },
 }
 
 impl<'a> Loader<'a> {
-    /// Starts the program. `words`: its path, followed by its arguments without `--pid PID`.
+    /// Starts the program that obtains certificates. `words`: its path, followed by its arguments without `--pid PID`.
     pub(super) fn start(words: &'a [String]) -> Self {
         let mut loader = Self {
             words,
@@ -56,14 +57,14 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Starts the program again if its pause is over.
+    /// Starts the program that obtains certificates again, if its pause is over.
     pub(super) fn on_deadline(&mut self) {
         if self.deadline().is_some_and(|at| at <= now()) {
             self.run();
         }
     }
 
-    /// Checks whether the process has ended, and plans its next start.
+    /// Checks whether the program that obtains certificates has ended, and if so, plans its next start.
     pub(super) fn reap(&mut self) {
         let State::Running { child, since } = &mut self.state else {
             return;

@@ -78,7 +78,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     if let Some(log) = &log {
         log.open().map_err(Failure::config)?;
         error_log::begin(Arc::clone(log), true)?;
-        // A worker may rotate the log file, and the supervisor must then follow.
+        // A worker may rotate the log file; the supervisor must then write to the new file as well.
         h2o_log::follow_rotation(Arc::clone(log)).map_err(|error| {
             let reason = reason(&error);
             Failure::system(format!(

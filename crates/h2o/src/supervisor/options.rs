@@ -250,7 +250,7 @@ impl Reading {
             Flag::Restart => self.is_restart = true,
             Flag::Stop => self.is_stop = true,
             Flag::Exec => self.is_exec = true,
-            // The caller handles these options before this function is called.
+            // [`parse`] handles `--help` and `--version` before it calls this function.
             Flag::Help | Flag::Version => {}
         }
         Ok(())

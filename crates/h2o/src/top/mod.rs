@@ -64,7 +64,7 @@ fn look(pid_file: &Path) -> Result<Report, Failure> {
     report.ok_or_else(|| Failure::system("the answer of the server is not a status report"))
 }
 
-/// Replaces what the terminal shows by these lines, as many of them as it has room for.
+/// Shows `lines` on the terminal in place of what it shows now; lines for which it has no room are left out.
 fn show(lines: &[String]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let size = rustix::termios::tcgetwinsize(&out).ok();

@@ -132,8 +132,8 @@ impl Output<'_> {
         stream.write_all(content)
     }
 
-    /// Sends the output of a script, read from `input` until its end, as FastCGI records of type `kind`. It goes on reading after
-    /// the server has closed the connection, so that the script does not block on a full pipe before it gets SIGTERM.
+    /// Sends the output of a script, read from `input` until its end, as FastCGI records of type `kind`. The output is read to its end even
+    /// after the server has closed the connection, so that the script does not block on a full pipe before it gets SIGTERM.
     fn copy(&self, kind: u8, mut input: impl Read) {
         let mut buffer = vec![0; MAX_CONTENT];
         let mut is_open = true;
@@ -233,8 +233,8 @@ fn run(
         let _ = output.write(kind::STDOUT, &[]);
         let _ = stream.shutdown(Shutdown::Both);
     });
-    // The end of the script is awaited without reaping its process, so that the kernel does not give its id to another process
-    // while signals may still be sent to it.
+    // Waits for the end of the script's process without reaping it, so that the kernel does not give its process id to another process,
+    // which would then get the SIGTERM that is meant for the script.
     if let Some(pid) = Pid::from_raw(group) {
         let _ = waitid(
             WaitId::Pid(pid),

@@ -35,8 +35,8 @@ impl Scripts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the number of connections is below the limit, and counts a new one. Once the scripts are being ended, it never
-    /// returns.
+    /// Waits until the number of connections is below the limit, and counts a new one. Never returns after [`Scripts::end`] was called, so
+    /// that no further connection is accepted.
     pub(super) fn take_place(this: &Arc<Self>) -> Place {
         let is_full = |state: &mut State| state.is_ending || state.places >= this.most;
         let waited = this.changed.wait_while(this.lock(), is_full);
@@ -51,8 +51,8 @@ impl Scripts {
         for &group in &state.running {
             let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
         }
-        // The wait is for the scripts and not for the places of connections: one place is always taken for the next connection,
-        // which will not come any more.
+        // Waits for the scripts, not for the places of connections: the thread that accepts connections holds a place for the next
+        // connection, so that the number of places does not become 0.
         let runs = |state: &mut State| !state.running.is_empty();
         drop(self.changed.wait_while(state, runs));
     }
