@@ -10,8 +10,8 @@ const LOOKS_PER_READ: u32 = 1000;
 /// One in this many turns of the event loop is timed, for the average duration.
 const TURNS_PER_SAMPLE: u32 = 8;
 
-/// A coarse clock. The event loop calls [`Clock::begin_turn`]; the first use in a turn reads the system's clocks, later
-/// ones return the same values.
+/// A coarse clock. The event loop calls [`Clock::begin_turn`]; the first use of the clock in a turn reads the system's
+/// clocks, later uses in the turn return the same time.
 pub struct Clock {
     turn: Cell<u64>,
     looks: Cell<u32>,

@@ -201,8 +201,8 @@ counters! {
     ConnectionsOpening = "connections.opening",
     /// Connections on which the server has sent its last response and waits for the client to close them.
     ConnectionsClosing = "connections.closing",
-    /// Open HTTP/1 connections that are idle, without a request in progress. The counters for HTTP/2 and HTTP/3 below
-    /// count the same.
+    /// Open HTTP/1 connections that are idle, without a request in progress. The counters of HTTP/2 and HTTP/3
+    /// connections further below have the same meanings.
     Http1Idle = "connections.http1.idle",
     /// Open HTTP/1 connections with a request in progress, or before their first request.
     Http1Active = "connections.http1.active",

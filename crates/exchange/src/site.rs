@@ -216,7 +216,7 @@ impl PathRoute {
         let Some((begin, _)) = path.split_at_checked(key.len()) else {
             return false;
         };
-        // Compares from the end, where paths of the same host usually differ: they begin alike (bench:
+        // Compares from the end, since the paths of a host often begin alike and differ at the end (bench:
         // routing/last-of-100-paths).
         begin.iter().rev().eq(key.iter().rev())
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')

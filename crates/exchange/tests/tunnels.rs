@@ -248,7 +248,8 @@ fn play(seed: u64, len: usize, fault: Fault) -> (TunnelEnd, usize, usize) {
         assert_eq!((body.len(), body.is_empty()), (None, false));
         let connection = connection(Rc::clone(&pipe), body.into_source(), len, fault, seed);
         let echo = echo(Rc::clone(&pipe), Rc::clone(&between), fault, seed + 2);
-        // Connection and handler are separate tasks, so that a waker of one does not wake the other by chance.
+        // Connection and handler are separate tasks, so that the waker of one task does not wake the other task by
+        // chance.
         let connection = tokio::task::spawn_local(connection);
         let echo = tokio::task::spawn_local(echo);
         let all = async {

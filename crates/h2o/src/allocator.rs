@@ -11,7 +11,7 @@ const ALIGNMENT: usize = 16;
 
 /// The allocator of this program, which calls mimalloc.
 ///
-/// The crate `mimalloc` has such a type as well, but it passes an alignment to mimalloc with every allocation. For sizes above 1 KiB that
+/// The crate `mimalloc` has an allocator as well, but it passes an alignment to mimalloc with every allocation. For sizes above 1 KiB that
 /// are no power of two, version 3 of mimalloc then searches longer and allocates more than was asked for.
 pub(crate) struct Allocator;
 

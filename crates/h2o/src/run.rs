@@ -125,7 +125,7 @@ fn serve_until_ended(
     let addresses = bound.addresses(&loaded).join(", ");
     let worker_ended = events.sender.clone();
     let server = Server::start(&loaded, bound, move |end| {
-        // Sending fails only if the process is about to end and nobody receives the event.
+        // Sending fails only if the process is about to end, when the main thread receives no more events.
         let _ = worker_ended.send(Event::Worker(end));
     })
     .map_err(Failure::system)?;

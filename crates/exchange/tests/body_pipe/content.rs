@@ -13,7 +13,7 @@ use super::poll;
 struct Model {
     /// All bytes that handlers may see, from the start of the body.
     content: Vec<u8>,
-    /// How many of these bytes the current handler has taken.
+    /// How many bytes of `content` the current handler has taken.
     at: usize,
     /// Whether the pipe keeps bytes that were taken, for another handler.
     is_keeping: bool,
