@@ -69,7 +69,8 @@ fn add(scope: &mut Scope, command: &Command<'_>, is_allowed: bool) -> Result<(),
     Ok(())
 }
 
-/// The guard of a path that has rules of `allow` and `deny`.
+/// The guard of a path, a handler that runs before the path's own handlers: it applies the rules of `allow` and `deny`.
+/// `None` if the path has no such rules.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     let rules = scope.settings.peek::<AccessRules>()?;
     Some(Box::new(AccessGuard::new(&rules)))

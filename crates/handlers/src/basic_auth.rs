@@ -111,7 +111,8 @@ fn read(
     })))
 }
 
-/// The guard of a path that asks for a password.
+/// The guard of a path, a handler that runs before the path's own handlers: it asks for a password. `None` if the path
+/// needs no password.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     let realm = scope.settings.peek::<BasicAuth>()?.0.clone()?;
     Some(Box::new(AuthGuard(realm)))

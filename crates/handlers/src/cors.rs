@@ -174,7 +174,7 @@ fn rules(scope: &Scope) -> Option<Arc<CorsRules>> {
     scope.settings.peek::<Cors>()?.0.clone()
 }
 
-/// The guard that answers preflight requests.
+/// The guard of a path, a handler that runs before the path's own handlers: it answers preflight requests.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     Some(Box::new(Preflight(rules(scope)?)))
 }

@@ -96,7 +96,8 @@ struct ExpiresFilter {
 
 impl Filter for ExpiresFilter {
     fn on_response(&self, _: &mut Exchange, response: &mut Response) -> FilterResult {
-        // H2O compatibility: H2O leaves out 300 and 308, although caches may keep them as well.
+        // H2O compatibility: responses with the status 300 or 308 get no `max-age`, as in H2O, although caches may keep
+        // them as well.
         if matches!(
             response.status.as_u16(),
             200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307

@@ -112,12 +112,13 @@ pub fn sweeps() -> Vec<Sweep> {
         #[cfg(feature = "mruby")]
         mruby::sweep,
         proxy::sweep,
-        // Upstreams are swept after the features that refer to them.
+        // The state of upstreams is dropped after that of the features that refer to upstreams.
         h2o_upstream::sweep,
     ]
 }
 
-/// Makers of the guards, which run before the handlers of a path in this order.
+/// Makers of the guards, in the order in which the guards run: handlers such as access control, which run before a
+/// path's own handlers.
 #[must_use]
 pub fn guards() -> Vec<GuardFactory> {
     vec![

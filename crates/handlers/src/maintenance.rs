@@ -85,7 +85,7 @@ fn read(command: &Command<'_>) -> Result<Option<Arc<MaintenancePage>>, Error> {
     Ok(page(file, retry_after, except))
 }
 
-/// The guard of a path for which `maintenance` is set.
+/// The guard of a path for which `maintenance` is set: a handler that runs before the path's own handlers.
 pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
     let page = scope.settings.peek::<Maintenance>()?.0.clone()?;
     Some(Box::new(MaintenanceGuard(page)))

@@ -15,15 +15,15 @@ const ATTRIBUTES: [Attribute; 3] = [
         "match",
         Kinds::SCALAR,
         "REGULAR EXPRESSION",
-        "The expression, which has to match somewhere in the decoded path of the request, without its query; `^` and `$` stand \
-         for the begin and the end of the path.",
+        "The expression, which has to match somewhere in the decoded path of the request, without its query; `^` and `$` stand for \
+         the beginning and the end of the path.",
     ),
     Attribute::required(
         "to",
         Kinds::SCALAR,
         "URL",
-        "The new path or URL. `$1` or `${NAME}` stand for the text that a group has matched, `$$` for a dollar sign. The query \
-         of the request is appended, unless this has a `?`.",
+        "The new path or URL. `$1` or `${NAME}` stand for the text that a group has matched, `$$` for a dollar sign. The query of \
+         the request is appended, unless the value of `to` has a `?`.",
     ),
     Attribute::optional(
         "status",

@@ -4,11 +4,11 @@
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Number of these pieces of work that other threads do for a worker at a time, because each occupies a processor.
-/// Further pieces wait.
+/// Most pieces of such work (which takes a processor for long) that other threads do for a worker at a time. Further
+/// pieces wait.
 const AT_ONCE: usize = 2;
 
-/// The pieces of work that a worker may have done at a time.
+/// Limits how many pieces of work that takes a processor for long are done for a worker at a time.
 pub(crate) struct Turns(Semaphore);
 
 impl Default for Turns {
@@ -18,7 +18,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits until the work may be done, and returns its result; `None` if the work panicked.
+    /// Waits until fewer than [`AT_ONCE`] pieces of work are being done, has another thread do `work`, and returns its
+    /// result; `None` if the work panicked.
     pub(crate) async fn take<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

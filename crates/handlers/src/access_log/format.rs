@@ -145,8 +145,8 @@ fn request_header(name: &str) -> Field {
     match FieldName::new(name) {
         FieldName::Known(Known::Upgrade) => Field::Upgrade,
         FieldName::Known(Known::Expect) => Field::Expect,
-        // These fields are logged as missing values: the protocol engines interpret these fields and do not list them
-        // among the others. H2O compatibility: H2O does the same.
+        // `host`, `content-length` and `transfer-encoding` are logged as missing values: the protocol engines interpret
+        // them and do not list them among the request's other fields. H2O compatibility: H2O does the same.
         FieldName::Known(Known::Host | Known::ContentLength | Known::TransferEncoding) => {
             Field::Null
         }

@@ -118,7 +118,7 @@ pub(crate) fn ask(exchange: &mut Exchange, method: &str, authority: &str, target
     request.set_target(span);
 }
 
-/// An exchange over TLS whose response was sent: it has gone through all stages.
+/// An exchange over TLS whose response was sent, with values for most of the specifiers of access-log formats.
 pub(crate) fn complete(worker: &Rc<Worker>) -> Exchange {
     let mut exchange = begun(worker);
     let connection = tls_connection(worker);

@@ -143,7 +143,8 @@ impl Line<'_> {
         match self.socket(end)? {
             Address::Unix => self.raw("localhost"),
             Address::Ip(SocketAddr::V4(address)) => {
-                // Written without Rust's formatting machinery, which is slower, since most log lines have an address.
+                // An IPv4 address is written without Rust's formatting machinery, which is slower: most log lines have
+                // such an address.
                 for (at, part) in address.ip().octets().into_iter().enumerate() {
                     if at > 0 {
                         self.out.push(b'.');
@@ -336,7 +337,8 @@ fn host_name(exchange: &Exchange) -> &[u8] {
     exchange.site.host(exchange.route).authority.as_bytes()
 }
 
-/// The header fields of the client's request. They stay the same while an error document is fetched without them.
+/// The header fields of the client's request, even if an internal redirect has run the request again without them or
+/// without the credentials among them.
 fn request_headers(exchange: &Exchange) -> &Headers {
     exchange
         .saved_headers

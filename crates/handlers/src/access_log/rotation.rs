@@ -119,7 +119,8 @@ struct RotationService {
     error_log: Option<Box<str>>,
 }
 
-/// Opening announces the names of the log files, so that the keeper renames them with the rights of the starting user.
+/// When this service is opened, it announces the names of the log files to the keeper, a process with the rights of the
+/// starting user, which renames the files later.
 impl Resource for RotationService {
     fn open(&self) -> Result<(), String> {
         self.announce();

@@ -6,7 +6,7 @@ use jiff::civil::{DateTime, Weekday};
 pub(crate) struct Local {
     /// Date and time of day in the local time zone.
     pub(crate) civil: DateTime,
-    /// The same time in seconds since the Unix epoch.
+    /// The time in seconds since the Unix epoch.
     pub(crate) epoch: i64,
     /// Offset of the time zone in seconds east of UTC.
     pub(crate) offset: i32,

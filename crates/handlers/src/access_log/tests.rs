@@ -139,8 +139,8 @@ fn every_specifier_has_its_value_or_is_null() {
                     format!("<\"{want}\">")
                 };
                 let format = format!("<\"{specifier}\">");
-                // `%%` is text, not a specifier, so it keeps the quotes around it. A pair of specifiers keeps them,
-                // too.
+                // `%%` is text, not a specifier, so the quotes around it stay. The quotes around a pair of specifiers
+                // stay, too.
                 assert_eq!(line(&format, escape, exchange), quoted, "{format}");
             }
         }

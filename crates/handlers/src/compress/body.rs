@@ -10,10 +10,12 @@ use tokio::task::JoinHandle;
 
 use super::encoder::{Encoder, EncoderError, Method, Operation, SpareEncoders};
 
-/// Most bytes compressed in one turn of the worker, so that other connections are not held up. Brotli at the levels 0
-/// and 1 compresses each piece on its own: shorter pieces would make the output longer, longer ones would cost memory.
+/// Most bytes compressed in one turn of the worker's event loop, so that other connections are not held up. Brotli at
+/// the levels 0 and 1 compresses each piece on its own: shorter pieces would make the output longer, longer ones would
+/// cost memory.
 const PIECE: usize = 32 * 1024;
-/// Pieces of the body from this length on are compressed where they are; shorter ones are collected first.
+/// Pieces of the body from this length on are compressed without being copied; shorter ones are collected in a buffer
+/// first.
 const UNCOPIED: usize = PIECE / 2;
 
 /// The compressed form of a body.
@@ -94,8 +96,8 @@ impl CompressedBody {
                 }
             };
             if piece.is_empty() {
-                // An empty piece means that the source lets other connections run first, so it is polled again in a
-                // later turn.
+                // An empty piece means that the source lets other connections run first, so the source is polled again
+                // in a later turn of the event loop.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -173,7 +175,8 @@ impl BodySource for CompressedBody {
                     self.finish_piece(done.map_err(|_| failed())?, operation)?;
                 }
                 Stage::Reading(encoder) if self.turn == self.worker.clock.turn() => {
-                    // The compressor has used its share of this turn: other connections run first.
+                    // The compressor has already compressed a piece in this turn of the event loop: other connections
+                    // run first.
                     self.stage = Stage::Reading(encoder);
                     context.waker().wake_by_ref();
                     return Poll::Pending;

@@ -40,7 +40,7 @@ impl<T: Clone + Default> Allocator<T> for CountingAllocator {
     fn free_cell(&mut self, _: CountedCells<T>) {}
 }
 
-/// Memory of a brotli compressor, which counts until it is dropped.
+/// Memory that a brotli compressor has allocated. It is counted until it is dropped.
 pub(super) struct CountedCells<T> {
     cells: Vec<T>,
     memory: Option<BrotliMemory>,

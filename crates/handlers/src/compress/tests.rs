@@ -552,7 +552,7 @@ fn a_long_piece_of_work_leaves_the_turn_to_other_connections() {
     loop {
         worker.clock.begin_turn();
         turns += 1;
-        // A turn of the event loop ends when the source has no more output for now.
+        // In each turn of the event loop, the source is polled until it has no more output for now.
         let end = loop {
             match source.poll_next(&mut task, 100_000) {
                 Poll::Ready(Some(_)) => {}

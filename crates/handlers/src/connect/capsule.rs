@@ -255,7 +255,7 @@ mod tests {
     fn what_is_no_datagram_of_udp_is_passed_over() {
         let good = capsule(Format::ContextId, b"good");
         let strange: [&[u8]; 5] = [
-            // Capsules of other types, one of them empty.
+            // Capsules of other types than DATAGRAM, one of them empty.
             b"\x01\x03abc",
             b"\x7f\xff\0",
             // Datagrams whose context identifier is not 0.

@@ -150,11 +150,13 @@ impl Service {
         protocol: TunnelProtocol,
     ) -> Outcome {
         let RequestBody::Stream(pipe) = &exchange.body else {
-            // The body of the request was detached by an internal redirect.
+            // An internal redirect has detached the request's body, so no pipe is left that would carry the client's
+            // bytes.
             return Outcome::Declined;
         };
         if exchange.is_early {
-            // The request may be a replay and must not open a second connection (RFC 8470 §5.2).
+            // The request came as early data of TLS: it may be a replay and must not open a second connection (RFC 8470
+            // §5.2).
             let text = "Too Early";
             return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
         }
@@ -169,7 +171,7 @@ impl Service {
             return Outcome::Done(self.refuse(exchange, &failure));
         }
         let Some(reference) = exchange.reference() else {
-            // Every exchange of the server has a reference; only those of some tests do not.
+            // Only exchanges that tests make without a worker have no reference to themselves.
             return Outcome::Declined;
         };
         let pipe = Rc::clone(pipe);

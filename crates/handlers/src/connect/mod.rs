@@ -1,5 +1,5 @@
-//! `proxy.connect` and `proxy.connect-udp`open tunnels to targets that clients choose, as far as an access control list
-//! permits them.
+//! `proxy.connect` and `proxy.connect-udp` open tunnels to targets that clients choose, as far as an access control
+//! list permits them.
 //!
 //! [`handler`] opens connections for requests, [`tunnel`] moves the bytes afterwards.
 

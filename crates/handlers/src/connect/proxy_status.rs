@@ -27,7 +27,7 @@ impl Report {
         }
         for (name, text) in [("rcode", self.rcode), ("details", self.details)] {
             if let Some(text) = text {
-                // These texts are the program's own, and have no characters to escape.
+                // The values of `rcode` and `details` are the program's own texts, and have no characters to escape.
                 let _ = write!(value, "; {name}=\"{text}\"");
             }
         }

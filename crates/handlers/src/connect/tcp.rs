@@ -186,7 +186,7 @@ mod tests {
             let mut read = [0; 10];
             far.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"last words");
-            // Bytes that the target sent before the client's end still reach the client.
+            // Bytes that the target sent before the client ended its direction still reach the client.
             assert_eq!(next(&mut source).await.unwrap(), "abc");
             assert_eq!(next(&mut source).await.unwrap_err(), "end");
             drop(source);
@@ -214,7 +214,7 @@ mod tests {
             far.set_zero_linger().unwrap();
             drop(far);
             assert_eq!(next(&mut source).await.unwrap_err(), "I/O error");
-            // Bytes that the client sends now are not read by any task.
+            // After the target has reset the connection, no task reads the client's bytes.
             pipe.push("x");
             while !pipe.is_abandoned() {
                 tokio::task::yield_now().await;

@@ -25,8 +25,8 @@ pub(super) trait Sink: Unpin + 'static {
     /// malformed bytes.
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Moves datagrams, which do not pass through the request's pipe and the response's body. Returns whether any was
-    /// moved; the task is woken when there are more.
+    /// Moves HTTP datagrams, which do not pass through the request's pipe and the response's body. Returns whether any
+    /// was moved; the task is woken when there are more.
     ///
     /// # Errors
     /// The system's error, if the far end cannot be read any more.
@@ -124,8 +124,8 @@ impl Tunnel {
     }
 }
 
-/// The body was dropped, so the task ends. The task continues if only the far end has ended its direction, because the
-/// client may continue to send.
+/// Dropping the response body ends the task that moves the client's bytes, unless only the far end has ended its
+/// direction: the client may then continue to send.
 impl Drop for Tunnel {
     fn drop(&mut self) {
         if !self.is_complete || self.state.upload.get() != UploadState::Open {

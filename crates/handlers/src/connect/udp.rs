@@ -22,9 +22,10 @@ const BATCH: usize = 16 * 1024;
 /// Most datagrams that are moved in each direction before other tasks run.
 const TURN: usize = 64;
 
-/// Opens a UDP tunnel: returns a response body with the datagrams that `socket`, which is connected, receives, and
-/// sends the datagrams from `pipe`. With `datagrams`, which the client accepts, the body is empty but lasts as long as
-/// the tunnel. Must be called within the worker's runtime.
+/// Opens a UDP tunnel between a client and `socket`, which is connected to the target. Returns the response body with
+/// the datagrams that `socket` receives; the datagrams from `pipe` are sent to the target. If the client accepts HTTP
+/// datagrams, `datagrams` carries the payloads, and the body is empty but lasts as long as the tunnel. Must be called
+/// within the worker's runtime.
 pub(super) fn open(
     worker: &Rc<Worker>,
     socket: UdpSocket,

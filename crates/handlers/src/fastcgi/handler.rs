@@ -43,7 +43,8 @@ impl Handler for FastcgiHandler {
         Outcome::Later(Box::pin(ask(upstream, reference, parameters)))
     }
 
-    /// FastCGI applications need the length of the body before its bytes, so the body is collected first.
+    /// FastCGI applications need the length of the body before its bytes, so a body of unknown length is collected
+    /// first.
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
         match exchange.request.body {
             BodyLength::None => BodyUse::None,
@@ -136,7 +137,8 @@ fn note_stderr(reference: &ExchangeRef, text: &[u8]) {
     let text = String::from_utf8_lossy(text.trim_ascii_end());
     match reference.try_borrow_mut() {
         Ok(mut exchange) => exchange.note_error(LABEL, &text),
-        // The server is using the exchange, so the text cannot be recorded there and goes to the error log directly.
+        // The exchange is borrowed at the moment, so the text cannot be recorded there and goes to the error log
+        // directly.
         Err(_) => report!(error, "[{LABEL}] {text}"),
     }
 }

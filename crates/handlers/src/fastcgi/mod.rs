@@ -130,9 +130,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "fastcgi.health-check",
             "OFF|ON, or a mapping",
             "OFF",
-            "Not in H2O: like [`proxy.health-check`](#proxyhealth-check). The application is asked for `path` by `GET`: as `SCRIPT_NAME`, and as \
-             `SCRIPT_FILENAME` below [`fastcgi.document_root`](#fastcgidocument_root), within [`file.custom-handler`](#filecustom-handler), and \
-             as `PATH_INFO` elsewhere. Also switches `fastcgi.passive-health-check` and `fastcgi.retry` on, unless they are set.",
+            "Not in H2O: checks of applications, like [`proxy.health-check`](#proxyhealth-check). An application of a path gets the \
+             `path` of the check as `PATH_INFO`, with an empty `SCRIPT_NAME`. One within \
+             [`file.custom-handler`](#filecustom-handler) gets it as `SCRIPT_NAME`, and as `SCRIPT_FILENAME` with \
+             [`fastcgi.document_root`](#fastcgidocument_root) before it. Also switches `fastcgi.passive-health-check` and \
+             `fastcgi.retry` on, unless they are set.",
             |scope, command| {
                 let check = health_policy::health_check(command.node)?;
                 scope.edit::<FastcgiSettings>().checks.active = check;

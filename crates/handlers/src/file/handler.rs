@@ -70,14 +70,16 @@ fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: Path
     scope.shared.edit::<PathChecks>().0.push(check);
 }
 
-/// The names of which a `file.dir` sends a file in response to a request.
+/// The names that a file for a request may have in the directory of a `file.dir`: the requested name, and the requested
+/// name with the suffix of each precompressed form.
 struct Names {
     root: CString,
     names: Vec<Vec<u8>>,
 }
 
 impl Names {
-    /// The names for the path of a request; `None` if other names may be looked for as well.
+    /// The names for the path of a request. `None` for `file.file`, and for the directory of `file.dir` itself, whose
+    /// index files have other names.
     fn of(service: &Service, path: &[u8]) -> Option<Self> {
         let ServiceTarget::Directory(root) = &service.target else {
             return None;
@@ -98,7 +100,7 @@ impl Names {
         })
     }
 
-    /// Whether nothing has one of the names.
+    /// Whether nothing in the directory has one of the names.
     fn are_absent(&self, access: Access) -> Result<bool, Errno> {
         for name in &self.names {
             if !try_files::is_nothing(&self.root, name, access)? {
@@ -176,7 +178,8 @@ impl Handler for FileHandler {
     }
 }
 
-/// Looks the file up, since it is not in the cache. Kept out of the handler, which is small as long as files are found in the cache.
+/// Looks up a file that is not in the cache. This function is never inlined, so that the code for cached files stays
+/// small.
 #[inline(never)]
 fn look_up(
     exchange: &mut Exchange,
@@ -223,7 +226,7 @@ fn answer_later(exchange: &Exchange, lookup: Lookup) -> Outcome {
                 Ok((_, Err(_))) | Err(_) => respond::internal_error(&exchange),
             }
         };
-        // A custom handler may return a future as well.
+        // The custom handler of the file may return a future as well.
         while let Outcome::Later(future) = outcome {
             outcome = future.await;
         }

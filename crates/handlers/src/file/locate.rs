@@ -147,8 +147,9 @@ impl Lookup {
         };
         match found {
             Err(error @ (Errno::MFILE | Errno::NFILE)) => Err(error),
-            // Whatever the error is, the path may lead through a script file. This is checked even if the look-up would
-            // have to wait for the disk, as it always does if the path leads through a file.
+            // Whatever the error is, the path may lead through a script file (a file with a custom handler). This is
+            // checked even if the look-up would have to wait for the disk: without waiting, the kernel gives that
+            // answer for every path that leads through a file.
             Err(error) if self.service.has_dynamic_types() => {
                 search.script_above(relative)?.ok_or(error)
             }

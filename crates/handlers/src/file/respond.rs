@@ -149,8 +149,8 @@ fn error(
     response
 }
 
-/// Redirects to the directory `path`, a normalised path. A delegated request is run again there instead of being
-/// redirected.
+/// Redirects to the directory `path`, a normalised path. If the request is a delegated one (an internal redirect has
+/// put it in the place of the client's request), the server runs it again at `path`, and the client is not redirected.
 pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
     // A client would read `//name/` as a URL of the host `name` (RFC 3986 §4.2).
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();

@@ -12,7 +12,8 @@ use super::custom::CustomHandler;
 use super::settings::FileSettings;
 use super::variants::Variants;
 
-/// Most services of the running configuration for the same files that are compared with a new one.
+/// Most services of the running configuration, all for the same files, with which a new service is compared to find an
+/// equal one.
 const MAX_COMPARED: usize = 64;
 
 /// The configuration of one `file.dir` or `file.file`, with the final settings of its path.

@@ -192,7 +192,8 @@ impl Kit {
         }
     }
 
-    /// Creates an exchange with a request for `target`, in the state in which engines pass it on.
+    /// Creates an exchange with a request for `target`, in the state in which the protocol engines pass exchanges to
+    /// handlers.
     pub(super) fn exchange(&self, target: &str) -> ExchangeRef {
         let exchange = self.worker.exchange(&self.site, &self.connection);
         {

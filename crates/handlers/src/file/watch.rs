@@ -1,4 +1,4 @@
-//! Change notifications of the kernel (`inotify`), which save a `stat` per file and turn.
+//! Change notifications of the kernel (`inotify`), which save a `stat` per cached file in each turn of the event loop.
 //!
 //! Each worker has one descriptor and reads it once per turn of the event loop. After any event, all cache entries are
 //! checked by `stat` again, whichever file the event is about. Directories are watched, which also reports changes of
@@ -28,9 +28,9 @@ const MAX_WATCHES: usize = 1024;
 const PACE: Duration = Duration::from_millis(1);
 /// How long no watches are added after a limit was reached, and how long watches stay before others may replace them.
 const PAUSE: Duration = Duration::from_secs(60);
-/// A cache entry whose files are watched is checked by `stat` this often, too: the kernel does not report writes
-/// through `mmap`, through a name that is newer or gone, and file systems mounted over a directory. Longer in tests,
-/// which test the reports.
+/// A cache entry whose files are watched is also checked by `stat` this often: the kernel reports neither writes
+/// through `mmap`, nor writes through a hard link that was created after the watch or removed since, nor file systems
+/// mounted over a directory. Longer in tests, so that they test the kernel's reports.
 const RECHECK: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
 
 /// The inotify events that every watch asks for. Symbolic links are not followed.
@@ -89,7 +89,7 @@ pub(super) struct Watches {
     inotify: Option<OwnedFd>,
     /// The watch descriptors of the kernel, and whether each is for a directory.
     held: FxHashMap<i32, bool>,
-    /// The directories that are watched together with all directories above them, in this layout.
+    /// The directories that have been watched, together with all directories above them, since `layout` changed last.
     directories: FxHashSet<PathBuf>,
     /// The turn of the event loop in which events were last read.
     turn: u64,
@@ -104,7 +104,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Whether no event has occurred since the entry was checked at `checked`.
+    /// Whether a cache entry needs no check by `stat`: its files are watched, no event has occurred since its last
+    /// check, and `checked`, the time of that check, is less than [`RECHECK`] ago.
     #[inline]
     pub(super) fn has_no_event_since(
         &mut self,

@@ -30,8 +30,9 @@ impl Edit {
             | Self::Set(line)
             | Self::SetIfEmpty(line) => is_it(&line.name),
             Self::Unset(names) => names.iter().any(is_it),
-            // These edits leave no field with a similar name: `unsetunless` removes such fields as well, and the others
-            // only concern the field `cookie`.
+            // `unsetunless` also removes fields whose name has `_` in place of `-`, and the edits of cookies concern
+            // only the field `cookie`. So a backend can mistake no remaining field for one that these edits have
+            // removed.
             Self::UnsetUnless(_) | Self::CookieUnset(_) | Self::CookieUnsetUnless(_) => false,
         }
     }
@@ -166,7 +167,8 @@ impl FieldName {
                 .with_hint("write letters, digits and hyphens"));
         }
         match Known::from_any_case(name.as_bytes()) {
-            // The engines write these fields themselves; a wrong `date` would mislead caches.
+            // The protocol engines write `connection`, `content-length`, `transfer-encoding`, `date` and `server`
+            // themselves; a wrong `date` would mislead caches.
             Some(
                 Known::Connection
                 | Known::ContentLength

@@ -81,13 +81,16 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     directive(
         "header.cookie.unset",
         COOKIES,
-        "Removes the cookies of these names from `cookie` headers.",
+        "Removes the cookies of these names from `cookie` headers of responses, which hardly any response has; `set-cookie` headers \
+         stay as they are. [`proxy.header.cookie.unset`](#proxyheadercookieunset) is for the cookies that clients send.",
         |scope, command| add_rules(scope, command, Verb::CookieUnset),
     ),
     directive(
         "header.cookie.unsetunless",
         COOKIES,
-        "Removes all cookies but those of these names from `cookie` headers.",
+        "Removes all cookies but those of these names from `cookie` headers of responses, like `header.cookie.unset`; `set-cookie` \
+         headers stay as they are. [`proxy.header.cookie.unsetunless`](#proxyheadercookieunsetunless) is for the cookies that \
+         clients send.",
         |scope, command| add_rules(scope, command, Verb::CookieUnsetUnless),
     ),
 ];
@@ -230,7 +233,8 @@ pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {
 
 struct HeaderFilter {
     edits: Box<[Edit]>,
-    /// The fields of a 103 response that has only the fields that the rules add.
+    /// The fields of the 103 response that the server sends because of the rules: those that the rules add to a
+    /// response without fields.
     early: Headers,
 }
 
@@ -238,8 +242,8 @@ impl Filter for HeaderFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
             if exchange.error_document {
-                // This response takes the place of a failed one whose fields the rules of its path have edited already.
-                // These may be the same rules, so they add nothing a second time.
+                // An error document takes the place of a failed response that the rules of its path have edited
+                // already. The document's path may have the same rules, so they add nothing a second time.
                 edit.apply_again(&mut response.headers);
             } else {
                 edit.apply(&mut response.headers);

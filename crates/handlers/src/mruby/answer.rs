@@ -14,7 +14,7 @@ use super::content;
 use super::handler::failure;
 use super::objects::RequestState;
 
-/// The result of a call of a script's app.
+/// The result of a call of a script's app, the object that the script evaluates to.
 pub(super) enum Answer {
     /// A response. If its status is 399, its headers are added to the response of the later handlers.
     Response(ScriptResponse),
@@ -185,7 +185,7 @@ fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
             )));
         }
     };
-    // A Float that no Integer is equal to is out of range.
+    // If no Integer is equal to the Float, the Float is out of range, which raises an exception.
     status_of(number.unwrap_or(-1))
 }
 
@@ -300,7 +300,8 @@ fn read_text(spelling: &[u8], value: &[u8], add: &mut AddField<'_>) -> Result<()
         Some(known) => Cow::Borrowed(known.as_str()),
         None => lower_name(spelling)?,
     };
-    // Most values are one line, and all octets can be compared at once.
+    // Most values have no line feed or other control character. This loop has no early exit, so that it compares many
+    // octets at once.
     let has_controls = |found, octet: &u8| found | (*octet < b' ');
     if !value.iter().fold(false, has_controls) {
         add(&name, spelling, value);

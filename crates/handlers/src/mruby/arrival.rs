@@ -53,8 +53,8 @@ impl<T> Arrival<T> {
         }
     }
 
-    /// Passes the result to the function `take`, now or when it arrives. A strand or function that waited for it before
-    /// does not get it.
+    /// Passes the result to the function `take`, now or when it arrives. A strand (fiber) or function that already
+    /// waits for the result does not get it.
     pub(super) fn pass_to(&self, take: impl FnOnce(T) + 'static) {
         let before = self.0.replace(State::Taken);
         match before {

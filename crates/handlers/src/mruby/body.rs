@@ -35,7 +35,7 @@ pub(super) struct Queue {
 #[derive(Clone, Default)]
 pub(super) struct Sink(Rc<RefCell<Queue>>);
 
-/// Starts a strand of its own that runs `body.each`.
+/// Starts a strand (fiber) of its own that runs `body.each`.
 pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<ScriptBody, Leave> {
     let sink = Sink::default();
     let module = vm.constant(None, "H2O").map_err(Leave::Raise)?;

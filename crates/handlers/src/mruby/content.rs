@@ -11,7 +11,7 @@ use h2o_mruby::{Leave, Value, Vm};
 
 use super::machine::Host;
 
-/// Most bytes of a body that one step reads.
+/// Most bytes of a body that the server reads at a time for a script.
 const PIECE: usize = 64 * 1024;
 
 /// The body of a response that a script has got.
@@ -24,14 +24,14 @@ struct Content {
 enum State {
     /// The body can be read, or become part of the script's response without passing through Ruby.
     Unread(Body),
-    /// A strand waits for the next piece of the body.
+    /// A strand (fiber) waits for the next piece of the body.
     BeingRead,
     /// The body has become part of the response to the client.
     HandedOn,
     Ended,
 }
 
-/// Defines the Ruby classes of such bodies.
+/// Defines the Ruby classes of the bodies of responses that scripts get.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     for class in ["HttpInputStream", "AppInputStream"] {

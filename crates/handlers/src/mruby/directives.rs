@@ -59,9 +59,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "mruby.memory-limit",
         "BYTES",
         "268435456",
-        "Most memory of scripts on each worker, their compiled patterns included, from 32 MiB on. It counts against `max-memory`, of which scripts \
-         get at most half. A script gets NoMemoryError at seven eighths of it, and the request is answered with 500. The rest is kept to \
-         end the script cleanly.",
+        "How much memory the scripts of each worker thread may use, their compiled patterns included; at least 33554432 (32 MiB). A \
+         script that needs more than seven eighths of this limit gets NoMemoryError, and its request is answered with 500; the \
+         last eighth is kept to end the script cleanly. The memory of scripts counts against `max-memory`, and all workers \
+         together get at most half of that.",
         |scope, command| {
             let bytes: u64 = command.node.integer("%d", LEAST_MEMORY as u64..=1 << 40)?;
             scope.edit::<ScriptLimits>().memory = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -72,8 +73,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "mruby.time-limit",
         "MILLISECONDS",
         "10000",
-        "Longest time that a script may use the processor without waiting. It is interrupted, and the request answered with 500. `0`: no \
-         limit.",
+        "How long a script may use the processor without waiting. A script that takes longer is interrupted, and its request \
+         answered with 500. `0`: no limit.",
         |scope, command| {
             let millis: u64 = command.node.integer("%d", 0..=86_400_000)?;
             scope.edit::<ScriptLimits>().time = Duration::from_millis(millis);

@@ -14,10 +14,10 @@ use rustc_hash::FxHashMap;
 
 use super::objects::{ClassCell, Classes, RequestState};
 
-/// Most Strings for keys of the Hash that a VM keeps.
+/// Most Strings that a VM keeps as keys of the Hashes that describe requests.
 const KEPT_KEYS: usize = 512;
 
-/// Frozen Strings that are keys of the Hash, by their text.
+/// Frozen Strings that are keys of the Hashes that describe requests, by their text.
 #[derive(Default)]
 struct Keys(RefCell<FxHashMap<Box<[u8]>, Rooted>>);
 
@@ -35,13 +35,14 @@ impl Keys {
     }
 }
 
-/// Most facts about past requests that a VM keeps, and the largest head of a request among them in bytes.
+/// Most [`Facts`] of past requests whose memory a VM keeps for later requests. Facts with a request head that takes
+/// more than [`LARGEST_KEPT_HEAD`] bytes of memory are not kept.
 const KEPT_FACTS: usize = 256;
 const LARGEST_KEPT_HEAD: usize = 2048;
 
-/// Makes the sources of the Hashes that describe requests.
+/// Makes the sources of the Hashes that describe requests. A source makes the entries of its Hash when they are read.
 pub(super) struct EnvMaker {
-    /// The classes of the Hashes and their sources.
+    /// The Ruby classes of the Hashes and of their sources.
     pub(super) hash: LazyHash,
     spare: Rc<SpareFacts>,
 }
@@ -64,7 +65,7 @@ impl EnvMaker {
         })
     }
 
-    /// The source of the Hash that describes a request.
+    /// The source of the Hash that describes a request: it makes the entries of the Hash when they are read.
     pub(super) fn source(&self, exchange: &Exchange, state: &Rc<RequestState>) -> Request {
         let spare = self.spare.0.borrow_mut().pop();
         let mut facts = spare.unwrap_or_default();
@@ -118,7 +119,7 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
         let Some(text) = vm.bytes(call.arguments.get(0)) else {
             return Ok(Value::nil());
         };
-        // The Hash keeps its source meanwhile.
+        // The Hash refers to its source meanwhile, so the garbage collector does not free the source.
         let value = vm.with_object(source, |request: &Request| request.value(vm, &text))??;
         let Some(value) = value else {
             return Ok(Value::nil());
@@ -136,7 +137,7 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
 /// Makes all entries in their order. After that the Hash is an ordinary Hash.
 fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     let source = vm.source_of(hash)?;
-    // The Hash is about to drop its source.
+    // The Hash is about to drop its reference to the source, which the garbage collector must not free yet.
     let _kept = vm.root(source)?;
     // The entries that the script has read already, and may have changed: these values are kept.
     let before = vm.make_plain(hash)?;
@@ -168,7 +169,8 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
     })?
 }
 
-/// The source of a Hash. It has a copy of the facts, because scripts may keep the Hash.
+/// The source of a Hash that describes a request: it makes the entries. It has a copy of the facts about the request,
+/// because scripts may keep the Hash longer than the request lasts.
 pub(super) struct Request {
     facts: Rc<Facts>,
     state: Rc<RequestState>,

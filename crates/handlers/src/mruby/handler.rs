@@ -156,7 +156,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The state of the call of a script's app for a request.
+/// The state of a request for which the app of a script (the object that the script evaluates to) is called.
 #[derive(Default)]
 pub(super) struct Call {
     answer: RefCell<Option<Answer>>,
@@ -210,7 +210,8 @@ impl RequestState {
     /// Makes the response of the sub-request the result of the script.
     fn settle_by(&self, inner: Rc<InnerCall>) {
         let request = Weak::clone(&self.this);
-        // The sub-request is stored first, because its response may be there already.
+        // The sub-request is stored before `pass_to` is called, which removes it again at once if the response is there
+        // already.
         let kept = Rc::clone(&inner);
         self.call.inner.set(Some(inner));
         kept.pass_to(move |response| {

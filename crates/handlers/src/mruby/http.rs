@@ -70,7 +70,8 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
             "host" | "content-length" | "connection" | "keep-alive" | "proxy-connection"
             | "upgrade" | "expect" | "te" => {}
             "transfer-encoding" => refused = Some("transfer-encoding is not supported"),
-            // Some servers compare names letter by letter.
+            // Field names are sent as the script has written them, because some servers compare names with regard to
+            // case.
             _ => {
                 let (spelling, value) = (headers.store(spelling), headers.store(value));
                 headers.push_stored(spelling, value);

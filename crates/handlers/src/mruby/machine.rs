@@ -171,7 +171,8 @@ impl Machine {
         }))
     }
 
-    /// The place in the configuration of the script whose strand runs; `None` if its handler has got no request yet.
+    /// The place in the configuration of the script whose strand (fiber) runs; `None` if the script's handler has got
+    /// no request yet.
     pub(super) fn current_place(vm: &Vm) -> Result<Option<Place>, Leave> {
         let worker = Host::worker(vm)?;
         let machine = Self::of(&worker, &Host::site(vm)?).map_err(Leave::runtime)?;
@@ -242,7 +243,7 @@ impl LocalScript {
         }
     }
 
-    /// A number that identifies the script's handler to the functions that its strands call.
+    /// A number that identifies the script's handler to the Rust functions that the script's strands (fibers) call.
     pub(super) const fn context(&self) -> u64 {
         self.id
     }

@@ -122,7 +122,7 @@ impl RequestState {
     }
 }
 
-/// The Ruby classes of these objects.
+/// The Ruby classes of the objects by which a script acts on its request.
 pub(super) struct Classes {
     pub(super) errors: h2o_mruby::Rooted,
     pub(super) hints: h2o_mruby::Rooted,
@@ -139,7 +139,7 @@ pub(super) struct Classes {
 #[derive(Default)]
 pub(super) struct ClassCell(pub(super) std::cell::OnceCell<Classes>);
 
-/// Defines the Ruby classes of these objects.
+/// Defines the Ruby classes of the objects by which a script acts on its request.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     body::define(vm, module)?;

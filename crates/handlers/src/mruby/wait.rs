@@ -7,7 +7,7 @@ use h2o_mruby::{Leave, Ticket, Value, Vm};
 
 use super::machine::Host;
 
-/// A strand that waits until another strand resumes it.
+/// A strand (fiber) that waits until another strand resumes it.
 #[derive(Default)]
 struct Parked(RefCell<Option<Ticket>>);
 
@@ -43,7 +43,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
 fn sleep(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(0, 1)?;
     if arguments.all().is_empty() {
-        // The strand waits for ever, because no code resumes it.
+        // Without an argument, `sleep` makes the strand (fiber) wait for ever, because no code resumes it.
         drop(vm.suspend()?);
         return Err(Leave::Wait);
     }

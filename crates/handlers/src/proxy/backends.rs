@@ -10,7 +10,8 @@ use super::health_policy;
 pub(super) struct BackendSpec {
     pub(super) url: BackendUrl,
     pub(super) weight: u32,
-    /// The backend's own `health-check`, which replaces that of the configuration level.
+    /// The backend's own `health-check`, which replaces that of the configuration level: `None` if the backend has
+    /// none, `Some(None)` if it is `OFF`.
     pub(super) check: Option<Option<HealthCheck>>,
 }
 

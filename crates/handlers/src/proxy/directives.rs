@@ -180,13 +180,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     edit(
         "proxy.header.cookie.unset",
         header::COOKIES,
-        "Removes the cookies of these names.",
+        "Removes the cookies of these names from the `cookie` headers of requests to backends.",
         |scope, command| add_edits(scope, command, Verb::CookieUnset),
     ),
     edit(
         "proxy.header.cookie.unsetunless",
         header::COOKIES,
-        "Removes all cookies but those of these names.",
+        "Removes all cookies but those of these names from the `cookie` headers of requests to backends.",
         |scope, command| add_edits(scope, command, Verb::CookieUnsetUnless),
     ),
     Directive::global(
@@ -325,9 +325,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-buffer-size",
         "BYTES",
         "",
-        "Most bytes of a response that are buffered for a client that is slower than the backend, plus some 64 KiB on their \
-         way to the client; then the backend waits. If it is not set, 256 KiB of each response are buffered in memory, and up \
-         to `proxy.max-temp-file-size` in a temporary file.",
+        "How many bytes of a response are buffered for a client that is slower than the backend, apart from some 64 KiB on their \
+         way to the client. At the limit the server stops reading from the backend until the client has taken more. If this is not \
+         set, 256 KiB of each response are buffered in memory, and up to `proxy.max-temp-file-size` in a temporary file.",
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             if size == 0 {
@@ -343,8 +343,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.max-temp-file-size",
         "BYTES",
         "1073741824",
-        "Not in H2O: most bytes of a response that are buffered in a temporary file in `temp-buffer-path` for a slow client; \
-         then the backend waits. `0`: no temporary files. Has no effect where `proxy.max-buffer-size` is set.",
+        "Not in H2O: how many bytes of a response are buffered for a slow client in a temporary file in `temp-buffer-path`. At the \
+         limit the server stops reading from the backend until the client has taken more. `0`: no temporary files. Has no effect \
+         where `proxy.max-buffer-size` is set.",
         |scope, command| {
             let size = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
             settings(scope).max_temp_file_size = size;
@@ -367,8 +368,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "num-name-resolution-threads",
         "NUMBER",
         "32",
-        "Most host names that are looked up at a time, each by a thread; at least 2. Further look-ups wait. At most half of \
-         the threads look up names that come with requests and responses, such as the targets of CONNECT.",
+        "Largest number of host names that are looked up at a time, each by a thread of its own; `1` means 2. Further look-ups \
+         wait. At most half of the threads look up names that come with requests and responses, such as the targets of CONNECT.",
         |scope, command| {
             let count: u32 = command.node.integer("%zu", 0..=u32::MAX.into())?;
             if count == 0 {
@@ -405,7 +406,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.http2.max-concurrent-streams",
         "NUMBER",
         "100",
-        "Most requests at a time on an HTTP/2 or HTTP/3 connection to a backend; the next one gets another connection.",
+        "How many requests an HTTP/2 or HTTP/3 connection to a backend may have at the same time; the next request gets another \
+         connection.",
         max_streams,
     ),
     Directive::setting(
@@ -519,7 +521,7 @@ const SESSION_CACHE: [Attribute; 2] = [
         "capacity",
         Kinds::SCALAR,
         "NUMBER",
-        "Most sessions that are kept.",
+        "How many sessions are kept at most.",
     ),
 ];
 

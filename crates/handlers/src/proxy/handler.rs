@@ -157,7 +157,7 @@ pub(super) fn forward_request(
         Err(refusal) => return Outcome::Done(refusal.response(exchange)),
     };
     let Some(reference) = exchange.reference() else {
-        // Every exchange of the server has a reference; only those of some tests do not.
+        // Only exchanges that tests make without a worker have no reference to themselves.
         return Outcome::Declined;
     };
     Outcome::Later(Box::pin(forward(proxy, reference, wanted, mapping)))
@@ -171,7 +171,8 @@ async fn forward(
 ) -> Outcome {
     let (worker, client, body, headers, expects_continue, needs_http1, is_multiplexed) = {
         let exchange = &mut *reference.borrow_mut();
-        // If the request opens no tunnel and has no body, its body pipe carries nothing; it is not forwarded.
+        // If the request opens no tunnel and has no body, its body pipe carries nothing, so the upstream does not get
+        // the pipe.
         let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
         let body = if has_body {
             exchange.body.clone()
@@ -253,7 +254,8 @@ async fn forward(
             if let Outcome::Reroute(order) = &mut outcome
                 && response::leads_back(exchange, scheme, &order.url)
             {
-                // H2O compatibility: H2O keeps the settings of the path.
+                // The server follows a backend's redirect back to that backend with the settings of this path. H2O
+                // compatibility: H2O does the same.
                 let proxy = Rc::clone(&proxy);
                 order.successor = Some(Box::new(|exchange| {
                     forward_request(proxy, exchange, PathMapping::Whole)
@@ -266,8 +268,8 @@ async fn forward(
             if let Some(pipe) = pipe
                 && !pipe.is_complete()
             {
-                // H2O compatibility: H2O closes the connection. The rest of the body has no reader, so no further request
-                // could be read.
+                // The rest of the request body is not read, so the server could read no further request from the
+                // client's connection and closes it after the response. H2O compatibility: H2O closes it, too.
                 answer.closes = true;
                 pipe.abandon();
             }

@@ -20,9 +20,10 @@ pub(crate) struct CheckSettings {
     pub(crate) retry: Option<Option<Retry>>,
 }
 
-/// Longest time in milliseconds that these directives accept, one day. Longer times are likely mistakes.
+/// Longest time in milliseconds that the directives for health checks and retries accept: one day. Longer times are
+/// likely mistakes.
 const MAX_MILLISECONDS: u64 = 86_400_000;
-/// Highest count that these directives accept.
+/// Highest count that the directives for health checks and retries accept.
 const MAX_COUNT: u64 = 1_000;
 
 /// The attributes of `proxy.health-check`.
@@ -32,14 +33,15 @@ pub(crate) const HEALTH_CHECK: [Attribute; 7] = [
         Kinds::SCALAR,
         "PATH",
         "/",
-        "The path that is requested, by `GET`. The path of the backend's URL is not put before it.",
+        "The path of the check's request, a `GET`. If the URL of `proxy.reverse.url` has a path, write that here as well: nothing \
+         is put before this path.",
     ),
     Attribute::optional(
         "host",
         Kinds::SCALAR,
         "NAME",
-        "that of the backend's URL; `localhost` behind a Unix socket",
-        "The value of `host` in the request of the check.",
+        "host and port of the backend, as the configuration names them; `localhost` for a Unix socket",
+        "The host that the check's request names: in the header `host`, or in `HTTP_HOST` for a FastCGI application.",
     ),
     Attribute::optional(
         "interval",
@@ -103,14 +105,15 @@ pub(crate) const RETRY: [Attribute; 2] = [
         Kinds::SCALAR,
         "1 to 1000",
         "2",
-        "Most retries of one request.",
+        "How often one request may be retried.",
     ),
     Attribute::optional(
         "budget",
         Kinds::SCALAR,
         "0 to 100",
         "20",
-        "Most retries, as a percentage of all requests; ten retries per second are free.",
+        "How many retries there may be for every hundred requests to these backends; the first ten retries in a second do not \
+         count.",
     ),
 ];
 

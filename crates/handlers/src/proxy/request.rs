@@ -95,7 +95,7 @@ impl RequestRules {
         };
         head.body = body_length(exchange, wanted);
         if self.forwards_expectation(exchange) {
-            // The head of an HTTP/1 request has its expectation apart from the fields.
+            // A request head holds the value of `expect` apart from the other fields.
             let value = head.headers.store(CONTINUE);
             head.set_expect(value);
         }
@@ -235,7 +235,8 @@ impl RequestRules {
     /// Whether the field of this name is forwarded in its place among the others. Not called for `x-forwarded-proto`.
     const fn keeps(&self, name: Known) -> bool {
         match name {
-            // These fields belong to the connection (RFC 9110 §7.6.1), or are written by the engine.
+            // Fields that belong to the connection (RFC 9110 §7.6.1) or that the protocol engine writes are not
+            // forwarded.
             Known::Connection
             | Known::KeepAlive
             | Known::ProxyConnection
@@ -249,7 +250,7 @@ impl RequestRules {
             | Known::Host
             | Known::ContentLength
             | Known::Expect
-            // These fields are set by the proxy.
+            // The proxy itself writes `cookie`.
             | Known::Cookie => false,
             Known::XForwardedFor => !self.emit_x_forwarded,
             Known::Via => !self.emit_via,

@@ -34,7 +34,7 @@ impl TunnelKind {
         };
         let token = request.upgrade();
         match &request.method {
-            // This method of a draft is not forwarded.
+            // CONNECT-UDP, the method of a draft of RFC 9298, is never forwarded.
             Method::ConnectUdp => Err(NO_CONNECT),
             Method::Connect if token.is_empty() && tunnels => Ok(Self::Connect),
             Method::Connect if token.is_empty() => Err(NO_CONNECT),

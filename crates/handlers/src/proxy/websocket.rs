@@ -8,7 +8,7 @@ use h2o_http::{Method, Name, RequestHead};
 
 const NAME: Name<'static> = Name::Other("sec-websocket-key");
 
-/// The response field with the answer to the key.
+/// The response field with the answer to the request's `sec-websocket-key`.
 pub(super) const ANSWER: &str = "sec-websocket-accept";
 
 /// Adds the missing `sec-websocket-key` to `head`, the HTTP/1 request to the backend for the client's `request`.

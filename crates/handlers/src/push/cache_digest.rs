@@ -5,8 +5,8 @@ use h2o_http::base64url;
 
 use super::golomb::BitReader;
 
-/// Most letters of one digest. Longer digests are skipped, as are digests and numbers beyond the limits below, so that
-/// a client cannot make the server use much memory.
+/// Most letters of one digest. Longer digests are skipped, as are further digests and numbers beyond
+/// [`MAX_ALL_LETTERS`], [`MAX_DIGESTS`] and [`MAX_NUMBERS`], so that a client cannot make the server use much memory.
 const MAX_LETTERS: usize = 8192;
 /// Most letters of all digests of a request. Further digests are ignored: with header compression a client can repeat
 /// such fields cheaply, while each letter costs the server the same every time.

@@ -10,7 +10,8 @@ use super::golomb::{BitReader, encode};
 /// The beginning of the server's cookie: its name.
 const NAME: &[u8] = b"h2o_casper=";
 
-/// Number of low bits of each distance between keys that are written as they are; the high bits are written in unary.
+/// The cookie lists keys (hashes of resources) by the distance from one key to the next. This number of low bits of
+/// each distance is written as it is, the high bits in unary.
 const LOW_BITS: u32 = 6;
 
 /// A `set-cookie` value that deletes the cookie, for a client that sends cache digests.
@@ -61,7 +62,7 @@ impl Casper {
         let limit = 1 << self.capacity_bits;
         let mut keys = self.keys.clone();
         let read = BitReader::new(&bytes).numbers(LOW_BITS, limit, |key| {
-            // This always succeeds, because the keys are below the limit.
+            // The conversion always succeeds, because the keys are below `limit`.
             if let Ok(key) = u16::try_from(key) {
                 let (word, bit) = place(key);
                 keys[word] |= bit;
@@ -97,8 +98,7 @@ impl Casper {
     fn key(&self, path: &[u8]) -> u16 {
         // The hash need not be secure: a client that causes a collision only loses a push.
         let hash = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, path);
-        // The key consists of low bits of the first four bytes, read as a little-endian number; the last two bytes
-        // never matter.
+        // The key consists of the low bits of the first two bytes of the hash, read as a little-endian number.
         let first = hash.as_ref().first_chunk::<2>();
         let word = first.map_or(0, |first| u16::from_le_bytes(*first));
         word & ((1 << self.capacity_bits) - 1)

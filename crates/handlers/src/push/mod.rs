@@ -75,9 +75,9 @@ fn read(node: &Node) -> Result<PushLink, Error> {
     })
 }
 
-/// Orders the pushes of a response's `link` fields, as far as its origin permits, and removes elements that are not for the
-/// client, whatever the version. Must be called before the filters of the path. H2O compatibility: H2O ignores `link`
-/// fields that filters add.
+/// Orders the pushes of a response's `link` fields, as far as its origin permits, and removes elements with
+/// `x-http2-push-only`, which are not for the client, whatever its HTTP version. Must be called before the filters of
+/// the path. H2O compatibility: H2O ignores `link` fields that filters add.
 pub fn collect(exchange: &mut Exchange, response: &mut Response) {
     match response.links {
         LinkHeaderUse::Plain => {}

@@ -204,7 +204,7 @@ fn value_of(bucket: usize) -> u64 {
         return bucket;
     };
     let (power, part) = (above / PER_POWER, above % PER_POWER);
-    // The first power of two after [`EXACT`] has twice the width, because EXACT is two times PER_POWER.
+    // The buckets of the first power of two above [`EXACT`] have twice the width, because EXACT is two times PER_POWER.
     let width = 2 << power;
     (PER_POWER + part) * width + width / 2
 }

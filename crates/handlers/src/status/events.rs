@@ -51,7 +51,7 @@ pub(super) const EVENTS: &[(&str, &str)] = &[
     ("ssl.", "errors"),
     ("memory.", "mmap_errors"),
     ("h2olog.", "lost"),
-    // H2O does not have these counters.
+    // H2O does not have the counters from here to the end of the list.
     (
         "http3-errors.",
         "datagram general-protocol stream-creation closed-critical-stream frame-unexpected frame excessive-load id settings \

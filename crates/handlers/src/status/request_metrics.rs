@@ -103,7 +103,8 @@ pub(super) struct Series {
     pub(super) micros: u64,
 }
 
-/// The values with which a worker counts without a lock.
+/// A worker's own counts, and the series in which it counts the requests of each path. They need no lock, except for
+/// the worker's first request of a path.
 #[derive(Default)]
 struct LocalMetrics(RefCell<Option<Current>>);
 

@@ -252,7 +252,7 @@ fn watches_are_limited_and_given_up_for_others() {
         let watch = watches.after_check(WatchState::Earning(u8::MAX), &stamps, now);
         let first = *first.get_or_insert(watch);
         let is_kept = |watch| matches!(watch, WatchState::Kept { .. });
-        // The first file is used in another turn of the event loop.
+        // In the next turn of the event loop, the entry of the first file is checked for events.
         clock.begin_turn();
         let had_no_event = watches.has_no_event_since(first, now, &clock);
         (is_kept(watch), had_no_event)

@@ -101,7 +101,8 @@ enum Made {
 fn run(store: &VariantStore) {
     // An error in raising the nice value is ignored: the thread then competes with the workers on equal terms.
     let _ = rustix::process::setpriority_process(None, NICE);
-    // Each of the two warnings has a limit of its own, so that one does not suppress the other.
+    // The warnings about failures to write and to clean up the directory have a limit each, so that one kind does not
+    // suppress the other.
     let (write_failures, clean_failures) = (LineLimit::per_minute(1), LineLimit::per_minute(1));
     let mut total = clean(store, &clean_failures);
     let mut unseen = 0;

@@ -53,7 +53,8 @@ const ATTRIBUTES: [Attribute; 2] = [
         Kinds::SCALAR,
         "BYTES",
         "268435456",
-        "Most bytes of all forms together. Beyond it those that were used least recently are removed.",
+        "Largest number of bytes that all compressed forms may have together. When they have more, those that were used least \
+         recently are removed.",
     ),
 ];
 

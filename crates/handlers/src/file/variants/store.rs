@@ -96,7 +96,7 @@ impl VariantStore {
             && self.running_user == other.running_user
     }
 
-    /// Returns the compressed form of a file with this path and identity, made by this method.
+    /// Returns the compressed form of a file with this path and identity, made with the coding and level of `method`.
     pub(super) fn variant(
         &self,
         source: &CStr,

@@ -1,4 +1,4 @@
-//! A connection of a script to Redis: sends commands, and passes each reply to the strand that waits for it.
+//! A connection of a script to Redis: sends commands, and passes each reply to the strand (fiber) that waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

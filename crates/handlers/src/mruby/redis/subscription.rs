@@ -104,7 +104,7 @@ impl Subscription {
         }
     }
 
-    /// Returns the next message to Ruby. The strand waits until there is one.
+    /// Returns the next message to Ruby. The strand (fiber) waits until there is one.
     pub(super) fn shift(&self, vm: &Vm) -> Result<Value, Leave> {
         if self.end.get().is_some() || !self.messages.borrow().is_empty() {
             return self.next(vm).map_err(Leave::Raise);
