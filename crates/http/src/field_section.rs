@@ -2,9 +2,9 @@
 //! which fields are sent (RFC 9113 §8.2 and §8.3, RFC 9114 §4.2 and §4.3).
 //!
 //! To receive, the engine decodes a section (HPACK, QPACK) and hands each [`DecodedField`] to [`RequestFields`] or
-//! [`ResponseFields`]. Their errors name the fault of the peer. The engine decides its reach: a [`FieldError`] ends the
-//! connection over HTTP/2 and the stream over HTTP/3. To send, the engine encodes the output of [`encode_request_pseudo`]
-//! and [`encode_fields`].
+//! [`ResponseFields`]. Their errors name the fault of the peer. What an error ends depends on the engine: a [`FieldError`]
+//! ends the connection over HTTP/2 and the stream over HTTP/3. To send, the engine encodes the output of
+//! [`encode_request_pseudo`] and [`encode_fields`].
 //!
 //! ```
 //! use h2o_http::field_section::{DecodedField, FieldError, FieldName, Flaws, Pseudo, RequestFields};

@@ -242,7 +242,7 @@ static SLOTS: [u8; 256] = {
     while index < Known::ALL.len() {
         let words = FORMS[index];
         let len = Known::ALL[index].as_str().len();
-        // Of the word in which the name ends, the bytes that belong to the name; there may be none.
+        // The name's bytes in its last word; 0 if the length of the name is a multiple of eight.
         let last = words[len / 8] & ((1 << (8 * (len % 8))) - 1);
         let mut slot = slot_of(words[0], last);
         while slots[slot] != FREE {

@@ -134,7 +134,7 @@ fn normalize_traced(
                 if dots > 0 {
                     out.truncate(segment);
                     if dots == 2 {
-                        // Removes this segment's slash and the segment before it, down to that segment's slash.
+                        // A `..` also removes the slash before it, and the segment before that slash.
                         let keep = out[base..segment - 1]
                             .iter()
                             .rposition(|&o| o == b'/')
@@ -362,8 +362,8 @@ mod tests {
                 is_normal: got.is_normal,
             };
             assert_eq!(got, want, "{}", text.escape_ascii());
-            // In a path with `.//` the scan may take the second slash for a dot (the false marks of `words`), and then does
-            // not call the path normal.
+            // In a path with `.//` the scan may take the second slash for a dot, since a search in `words` can mark a wrong
+            // byte after the first found one. The scan then does not call the path normal.
             let text = &text[..query_at.unwrap_or(len)];
             let unsure = text.windows(3).any(|three| three == b".//");
             assert!(

@@ -198,7 +198,8 @@ impl ChunkedReader {
         match self.state {
             ChunkState::TrailerStart => match byte {
                 b'\r' => Ok(ChunkState::EndLineFeed),
-                // H2O compatibility: H2O tolerates bare line feeds in trailers, which this server does not use anyway.
+                // A bare line feed ends the body, too; the server drops all trailers. H2O compatibility: H2O accepts bare
+                // line feeds in trailers.
                 b'\n' => Ok(ChunkState::End),
                 _ if is_token_byte(byte) => self.on_trailer_field(),
                 _ => Err(ChunkError::TrailerInvalid),

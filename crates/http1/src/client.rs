@@ -16,7 +16,7 @@ use crate::field_lines::HeadScan;
 use crate::response_head::RequestKind;
 use crate::{ClientSettings, UpstreamError};
 
-/// What the end of the connection ended.
+/// The part of a response, or the tunnel, that ended when the server closed the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedPart {
     /// Nothing: no request was outstanding, or its response was complete.

@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The calls on the writer of a body that the test below makes in each of its states.
+    /// The calls that a test makes on the writer of a body, in each of the writer's states.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Send(&'static [u8]),

@@ -301,7 +301,7 @@ impl Host {
                 _ => Ok(Span::default()),
             };
         }
-        // For CONNECT, `Host` only repeats the target, which the handler checks.
+        // `Host` of a CONNECT is not checked here: it only repeats the target, which the handler checks.
         if head.method != Method::Connect && !authority::is_valid(head.headers.text(self.at)) {
             return Err(PeerError::HostInvalid);
         }
@@ -337,8 +337,8 @@ mod tests {
             (head.body, head.expect()),
             (BodyLength::Known(5), &b"100-Continue"[..])
         );
-        // An upgrade that is offered in a request with a body is ignored. That leaves a `Connection` field without
-        // `keep-alive`.
+        // An upgrade that is offered in a request with a body is ignored. Its `Connection` field has no `keep-alive`, so the
+        // connection closes after the response.
         assert_eq!((head.upgrade(), options.is_persistent), (&b""[..], false));
         assert!(options.expects_continue);
     }

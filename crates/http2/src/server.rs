@@ -341,7 +341,7 @@ impl ServerConnection {
         )
     }
 
-    /// The HPACK decoder and encoder, for showing their tables.
+    /// The HPACK decoder and encoder, whose tables the debug page of the connection shows.
     #[must_use]
     pub const fn compression(&self) -> (&Decoder, &Encoder) {
         (&self.connection.decoder, &self.connection.encoder)

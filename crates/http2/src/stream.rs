@@ -123,9 +123,10 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of each stream that is not closed, in the order of identifiers: new streams are appended.
+    /// Identifier and index in `slots` of each stream that is not closed, in the order of identifiers: new streams are
+    /// appended.
     open: Vec<(StreamId, u32)>,
-    /// Number of slots used by streams that the peer opened.
+    /// Number of streams in `slots` that the peer opened.
     held: u32,
 }
 
@@ -138,7 +139,7 @@ impl Streams {
         }
     }
 
-    /// Number of streams opened by the peer that occupy a slot, including closed ones that were not released yet.
+    /// Number of streams that the peer opened and the caller has not released, including closed ones.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
@@ -197,7 +198,8 @@ impl Streams {
         }
     }
 
-    /// Frees the slot of a closed stream. `is_peers` tells whether the peer opened the stream.
+    /// Removes a closed stream: its key may be used again for another stream. `is_peers` tells whether the peer opened the
+    /// stream.
     #[inline]
     pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
         if self.slots.try_remove(key.index()).is_some() {

@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How often this process checks whether another process has rotated a log file that it writes to.
 const FOLLOWING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most bytes that are read of the message about a failed compression or removal.
+/// Most bytes that are read of a message about a failure to compress or remove rotated logs.
 const LONGEST_FAILURE: usize = 4096;
 
 /// A thread that rotates log files when they are due. Dropping this ends it.
@@ -68,7 +68,7 @@ pub fn follow_rotation(target: Arc<Target>) -> io::Result<()> {
     let run = move || {
         loop {
             thread::sleep(FOLLOWING_INTERVAL);
-            // If the new file cannot be opened yet, lines still go to the old one.
+            // If the new file cannot be opened yet, lines still go to the rotated one.
             let _ = target.follow();
         }
     };
@@ -113,7 +113,8 @@ impl RotatedLog {
         match self.target.rotate(rotation) {
             Ok(None) => {}
             Ok(Some(tidying)) => {
-                // The pipe reports the end of the rotation. If it cannot be made non-blocking, it is not read, since reading would block.
+                // The pipe ends once older logs are compressed and removed. If it cannot be made non-blocking, it is not
+                // read: reading would delay the rotation of the other logs.
                 let set = set_nonblocking(&tidying);
                 self.tidying = set.is_ok().then(|| tidying.into());
             }

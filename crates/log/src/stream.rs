@@ -184,8 +184,8 @@ impl Stream {
                 shared.changed.notify_all();
             } else {
                 state.dropped += 1;
-                // The error log reports its own dropped lines later, because it has no room for the message now: its
-                // helper thread does it.
+                // The helper thread of the error log reports the lines that the error log itself has dropped, once there is
+                // room: a report written now would be dropped, too.
                 if state.reported != unix_time.as_secs() && !state.is_error_log {
                     state.reported = unix_time.as_secs();
                     dropped = std::mem::take(&mut state.dropped);
@@ -672,7 +672,7 @@ mod tests {
             let state = stream.shared.lock();
             assert!(state.backlog.len() + state.taken <= BACKLOG_LIMIT);
         }
-        // The first dropped line of this second was reported; the others are counted for the next report.
+        // The first dropped line of this second was reported at once; the others are counted for the next report.
         let dropped = stream.shared.lock().dropped;
         assert!(dropped > 10_000);
         drop(stream);
@@ -692,7 +692,7 @@ mod tests {
             stream.write(&line(number, 100), Duration::from_secs(1));
         }
         assert!(stream.shared.lock().dropped > 10_000);
-        // The descriptor is still in blocking mode, which other users of it may rely on.
+        // Standard error is still in blocking mode, on which other processes that share it may rely.
         let flags = rustix::fs::fcntl_getfl(&other_user).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK));
         drop((other_user, stream));

@@ -247,7 +247,8 @@ impl Target {
         match write_once(file, text) {
             Ok(len) => {
                 let is_torn = len < text.len();
-                // Written only if the value changes, because other workers read the value for each line.
+                // The flag is written only if its value changes, since other workers read it for each line: a write would
+                // take the cache line from them.
                 if self.is_torn.load(Relaxed) != is_torn {
                     self.is_torn.store(is_torn, Relaxed);
                 }
@@ -489,7 +490,7 @@ mod tests {
         for (name, to) in [("link", "victim"), ("dangling", "created")] {
             std::fs::write(path("victim"), "").unwrap();
             std::os::unix::fs::symlink(path(to), path(name)).unwrap();
-            // A process follows links that its own user has made.
+            // The log is opened, since the link belongs to the user of this process.
             let log = path(name);
             let log = log.to_str().unwrap();
             open(log).write(b"line\n", Duration::ZERO);

@@ -29,7 +29,8 @@ pub const APPLICATION_HELPER: &str = "run-application";
 pub enum RunningCommand {
     /// A command that is a child of this process.
     Child(Child),
-    /// A command that is a child of the keeper, which writes the exit status of the command into this pipe.
+    /// A command that is a child of the keeper (the process with the starting user's rights), which writes the exit status
+    /// of the command into this pipe.
     Kept(OwnedFd),
 }
 
@@ -62,7 +63,8 @@ pub struct SocketSpec {
 }
 
 impl SocketSpec {
-    /// The name of the task to bind this socket, by which the keeper knows it: `TRANSPORT ADDRESS:PORT`.
+    /// The name of the task to bind this socket, which the keeper (the process with the starting user's rights) gets:
+    /// `TRANSPORT ADDRESS:PORT`, and ` shared` if [`shares_port`](Self::shares_port) is set.
     pub(crate) fn name(&self) -> String {
         let transport = if self.is_tcp { "tcp" } else { "udp" };
         let shared = if self.shares_port { " shared" } else { "" };
@@ -133,7 +135,8 @@ pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io
         .arg(directory)
         .args([user, command])
         .stdin(Stdio::from(socket.try_clone()?))
-        // Its own process group, so that signals of the server's terminal do not reach the application.
+        // The process that runs the application gets a process group of its own, so that signals of the server's terminal do
+        // not reach the application.
         .process_group(0);
     // The read end of the pipe is made inheritable. Another process that is started at the same time inherits it as
     // well, which does no harm, since it can only be read.
@@ -196,7 +199,8 @@ pub(crate) fn log_stream(path: &str) -> io::Result<OwnedFd> {
     if kind.is_socket() {
         return connect(path);
     } else if kind.is_fifo() {
-        // The pipe is opened for reading, too, so that neither opening nor writing needs a reader.
+        // The pipe is opened for reading, too: otherwise opening it, and later writing to it, would fail while it has no
+        // reader.
         options.read(true);
     } else if !kind.is_char_device() {
         return Err(io::Error::other(

@@ -23,13 +23,13 @@ use crate::direct::{self, SocketSpec};
 use crate::message::{receive, send, text_of};
 use crate::rotation::{self, Rotation};
 
-/// The only argument of a program that is to run as a keeper.
+/// The only argument of a program that is to run as a keeper (the process with the starting user's rights).
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
-/// Length in bytes of the longest message. A task with a longer name is not put on the list.
+/// Length in bytes of the longest message. A task with a longer name is not put on the list of permitted tasks.
 const LONGEST: usize = 64 * 1024;
 
-/// A kind of task that the keeper does for the server.
+/// A kind of task that the keeper (the process with the starting user's rights) does for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Task {
@@ -65,17 +65,18 @@ impl Task {
 
 type Tasks = HashSet<(Task, OsString)>;
 
-/// Tasks that were done with the rights of the starting user, or announced: the list of tasks that the keeper may do.
+/// Tasks that were done with the rights of the starting user, or announced: the list of tasks that the keeper (the process
+/// that keeps these rights) may do.
 static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
 
-/// The server's end of the socket to the keeper.
+/// The server's end of the socket to the keeper (the process with the starting user's rights).
 static KEEPER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a task on the list for the keeper.
+/// Puts a task on the list of those that the keeper (the process with the starting user's rights) may do.
 pub(crate) fn remember(task: Task, name: &OsStr) {
     if KEEPER.get().is_none() && name.len() < LONGEST {
         let mut done = lock(&DONE);
@@ -84,8 +85,9 @@ pub(crate) fn remember(task: Task, name: &OsStr) {
     }
 }
 
-/// Starts the keeper: `program` with [`KEEPER_ARGUMENT`], which calls [`keep`]. It may do the tasks that were done or
-/// announced so far. Log commands that it starts write to `output`, if given, else to the outputs of this process.
+/// Starts the keeper, the process that keeps the starting user's rights: `program` with [`KEEPER_ARGUMENT`], which calls
+/// [`keep`]. It may do the tasks that were done or announced so far. Log commands that it starts write to `output`, if
+/// given, else to the outputs of this process.
 ///
 /// # Errors
 /// The system's error, if the process cannot be started.
@@ -97,7 +99,7 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     if let Some(output) = output {
         command.stdout(output.try_clone()?).stderr(output);
     }
-    // The keeper ends when the socket is closed, which is when this process ends.
+    // The keeper (the process with the starting user's rights) ends when this process ends, since that closes the socket.
     drop(command.spawn()?);
     for (task, name) in lock(&DONE).take().unwrap_or_default() {
         send(&ours, task as u8, name.as_bytes(), None)?;
@@ -107,11 +109,13 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// First byte of an answer of the keeper: the task was done, or it was refused and the reason follows.
+/// First byte of an answer of the keeper (the process with the starting user's rights): the task was done, or it was refused
+/// and the reason follows.
 const DONE_SO: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Asks the keeper for a descriptor; `None` if there is no keeper, or the keeper has ended.
+/// Asks the keeper (the process with the starting user's rights) for a descriptor; `None` if there is no keeper, or the
+/// keeper has ended.
 pub(crate) fn request_descriptor(
     task: Task,
     name: &OsStr,
@@ -124,7 +128,8 @@ pub(crate) fn request_descriptor(
     Some(answer.and_then(descriptor))
 }
 
-/// Lets the keeper do a task; `None` if there is no keeper, or the keeper has ended.
+/// Lets the keeper (the process with the starting user's rights) do a task; `None` if there is no keeper, or the keeper has
+/// ended.
 pub(crate) fn request_task(
     task: Task,
     name: &OsStr,
@@ -142,9 +147,9 @@ pub(crate) fn request_task(
     })
 }
 
-/// The keeper's main loop: does the tasks that the server at the other end of `socket` asks for, until the server has
-/// ended. `learn` reads a configuration: the tasks that it does or [announces](crate::will_bind) are permitted
-/// afterwards.
+/// The main loop of the keeper (the process with the starting user's rights): does the tasks that the server at the other
+/// end of `socket` asks for, until the server has ended. `learn` reads a configuration: the tasks that it does or
+/// [announces](crate::will_bind) are permitted afterwards.
 ///
 /// # Errors
 /// The system's error, if the socket fails.
@@ -248,7 +253,7 @@ fn run(command: &str, input: &OwnedFd) -> io::Result<OwnedFd> {
     let mut child = direct::spawn(command, input)?;
     let wait = move || {
         let text = direct::status(&mut child);
-        // Writing fails if the server has ended, which needs no handling.
+        // If the server has ended, writing fails; no process waits for the exit status then.
         let _ = std::fs::File::from(report).write_all(text.as_bytes());
     };
     std::thread::Builder::new().spawn(wait)?;
@@ -260,7 +265,7 @@ mod tests {
     use super::*;
     use std::io::Read as _;
 
-    /// Starts a keeper that may do the tasks `allowed`, and returns its answers to `requests`.
+    /// Starts a keeper's main loop that may do the tasks `allowed`, and returns its answers to `requests`.
     fn answers(
         allowed: &[(Task, &str)],
         requests: &[(u8, &str)],

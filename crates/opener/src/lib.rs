@@ -3,8 +3,9 @@
 //! Started by root, the server becomes another user before it serves. That user may neither create a log in `/var/log` nor
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
-//! and does only what the configuration says: open and rotate those logs, run those log commands and applications, read those files, bind those ports, remove the
-//! pid file and the socket beside it. Before a reload it reads the configuration itself.
+//! and does only what the configuration says: open and rotate those logs, run those log commands and applications, read
+//! those files, bind those ports, remove the pid file and the socket beside it. Before a reload it reads the configuration
+//! itself.
 //!
 //! Without a keeper the calling process does everything itself.
 
@@ -38,15 +39,16 @@ pub fn log_file(path: &str) -> io::Result<OwnedFd> {
     request_descriptor(Task::LogFile, path.as_ref(), None).unwrap_or_else(|| direct::log_file(path))
 }
 
-/// Allows the keeper to open a log file that another process has opened for this one.
+/// Allows the keeper (the process with the starting user's rights) to open a log file that another process has opened for
+/// this one.
 pub fn allow_log_file(path: &str) {
     remember(Task::LogFile, path.as_ref());
 }
 
-/// Rotates the log file at `path` if that is due and no other process is doing it: renames it, creates an empty one
-/// with the same owner and mode, and begins to compress and remove older ones. If this work fails, the message about it
-/// can be read from the returned pipe, which ends when the work ends. The caller then has to open the log file anew,
-/// whoever has rotated it.
+/// Rotates the log file at `path` if that is due and no other process is doing it: renames it, creates an empty one with the
+/// same owner and mode, and begins to compress and remove older ones. If this work fails, the message about it can be read
+/// from the returned pipe, which ends when the work ends. The caller then has to open the log file anew, even if another
+/// process has rotated it.
 ///
 /// # Errors
 /// The system's error of renaming or creating a file; also if the log is a symbolic link, or not a regular file.
@@ -56,7 +58,8 @@ pub fn rotate_log(path: &str, rotation: Rotation) -> io::Result<OwnedFd> {
         .unwrap_or_else(|| rotation::rotate(path.as_ref(), rotation))
 }
 
-/// Announces to the keeper that [`rotate_log`] will be called with these arguments.
+/// Announces to the keeper (the process with the starting user's rights) that [`rotate_log`] will be called with these
+/// arguments.
 pub fn will_rotate(path: &str, rotation: Rotation) {
     remember(Task::Rotate, rotation.task_name(path).as_ref());
 }
@@ -109,13 +112,14 @@ pub fn application(user: Option<&str>, command: &str, socket: &OwnedFd) -> io::R
     )
 }
 
-/// Announces to the keeper that [`application`] will be called with these arguments.
+/// Announces to the keeper (the process with the starting user's rights) that [`application`] will be called with these
+/// arguments.
 pub fn will_run(user: &str, command: &str) {
     let name = application_name(user, command);
     remember(Task::Application, name.as_ref());
 }
 
-/// The name of the keeper's task to run an application.
+/// The name of the task to run an application, which the keeper (the process with the starting user's rights) gets.
 fn application_name(user: &str, command: &str) -> String {
     format!("{user}\0{command}")
 }
@@ -134,8 +138,8 @@ pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets the keeper read the configuration `config` again, whose name was [announced](will_learn). From then on the
-/// keeper permits the tasks in it.
+/// Lets the keeper (the process with the starting user's rights) read the configuration `config` again, whose name was
+/// [announced](will_learn). From then on the keeper permits the tasks in it.
 ///
 /// # Errors
 /// The reason why the configuration cannot be used. Without a keeper there is no error, and nothing is done.
@@ -144,28 +148,32 @@ pub fn learn(config: &str) -> io::Result<()> {
     learnt.map_or(Ok(()), |learnt| learnt.map(drop))
 }
 
-/// Announces that the keeper may be asked to [`learn`] from a configuration.
+/// Announces that the keeper (the process with the starting user's rights) may be asked to [`learn`] from a configuration.
 pub fn will_learn(config: &str) {
     remember(Task::Learn, config.as_ref());
 }
 
-/// Announces to the keeper that [`bound_socket`] will be called with this argument.
+/// Announces to the keeper (the process with the starting user's rights) that [`bound_socket`] will be called with this
+/// argument.
 pub fn will_bind(spec: SocketSpec) {
     remember(Task::Bind, spec.name().as_ref());
 }
 
-/// Announces to the keeper that [`read`] or [`open`] will be called for this path.
+/// Announces to the keeper (the process with the starting user's rights) that [`read`] or [`open`] will be called for this
+/// path.
 pub fn will_read(path: &str) {
     remember(Task::Read, path.as_ref());
 }
 
-/// Announces to the keeper that [`log_file`] or [`log_stream`] will be called for this path.
+/// Announces to the keeper (the process with the starting user's rights) that [`log_file`] or [`log_stream`] will be called
+/// for this path.
 pub fn will_log(path: &str) {
     remember(Task::LogFile, path.as_ref());
     remember(Task::LogStream, path.as_ref());
 }
 
-/// Announces to the keeper that [`log_command`] will be called with this command.
+/// Announces to the keeper (the process with the starting user's rights) that [`log_command`] will be called with this
+/// command.
 pub fn will_log_by(command: &str) {
     remember(Task::LogCommand, command.as_ref());
 }
@@ -180,7 +188,8 @@ pub fn pid_file(path: &Path) -> io::Result<File> {
     direct::open(path, File::options().write(true).create(true))
 }
 
-/// Announces that [`remove`] will be called for a file: a socket beside the pid file.
+/// Announces to the keeper (the process with the starting user's rights) that [`remove`] will be called for a file: a socket
+/// beside the pid file.
 pub fn will_remove(path: &Path) {
     remember(Task::Remove, path.as_os_str());
 }
@@ -194,7 +203,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.map_or_else(|| std::fs::remove_file(path), |removed| removed.map(drop))
 }
 
-/// Announces that [`rename`] will be called with these paths.
+/// Announces to the keeper (the process with the starting user's rights) that [`rename`] will be called with these paths.
 pub fn will_rename(from: &Path, to: &Path) {
     remember(Task::Rename, &both(from, to));
 }
@@ -208,7 +217,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     renamed.map_or_else(|| std::fs::rename(from, to), |renamed| renamed.map(drop))
 }
 
-/// The paths of a rename in the form in which they are sent to the keeper.
+/// The paths of a rename in the form in which they are sent to the keeper (the process with the starting user's rights).
 fn both(from: &Path, to: &Path) -> OsString {
     let mut paths = from.as_os_str().to_owned();
     paths.push("\0");
@@ -216,7 +225,7 @@ fn both(from: &Path, to: &Path) -> OsString {
     paths
 }
 
-/// Facts about a file that change when the file is written or replaced.
+/// Facts about a file (mtime, length, inode) that change when the file is written or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     modified: (i64, i64),
@@ -224,7 +233,7 @@ pub struct Stamp {
     inode: u64,
 }
 
-/// The stamp of a file that the configuration names; `None` if the file cannot be opened.
+/// The mtime, length and inode of a file that the configuration names; `None` if the file cannot be opened.
 pub fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt;
     let metadata = match std::fs::metadata(path) {

@@ -53,8 +53,8 @@ impl Rotation {
         self.size.is_some_and(|size| found.stx_size >= size) || self.age.is_some_and(is_old)
     }
 
-    /// The name of the task to rotate the log at `path`, by which the keeper knows it: `SIZE AGE KEEP COMPRESSES PATH`,
-    /// with the age in seconds.
+    /// The name of the task to rotate the log at `path`, which the keeper (the process with the starting user's rights)
+    /// gets: `SIZE AGE KEEP COMPRESSES PATH`, with the age in seconds.
     pub(crate) fn task_name(&self, path: &str) -> String {
         let size = self.size.unwrap_or(0);
         let age = self.age.map_or(0, |age| age.as_secs());
@@ -130,7 +130,7 @@ pub(crate) fn rotate(path: &Path, rotation: Rotation) -> io::Result<OwnedFd> {
     let path = path.to_owned();
     let tidy = move || {
         if let Err(text) = tidy(&path, rotation) {
-            // Writing fails if the server has ended, which needs no handling.
+            // If the server has ended, writing fails; no process waits for the message then.
             let _ = File::from(failures).write_all(text.as_bytes());
         }
     };
@@ -383,7 +383,7 @@ mod tests {
         for day in 1..=5 {
             log.write(&format!("log.2026010{day}T000000Z"), &format!("day {day}"));
         }
-        // This file is left over from a compression that was interrupted.
+        // A compression that was interrupted has left this file.
         log.write("log.20260105T000000Z.gz.tmp", "half");
         for other in ["log.1", "log.20260101T00000Z", "other.20260101T000000Z"] {
             log.write(other, "not ours");

@@ -63,7 +63,7 @@ impl Refusal {
                 "Invalid Request",
                 "CONNECT request cannot have request body",
             ),
-            // HTTP/1 requests with these faults get the same answer. H2O accepts both faults.
+            // HTTP/1 requests with an invalid authority or path get the same answer. H2O accepts such requests.
             Self::AuthorityInvalid | Self::PathInvalid => (bad, "Bad Request", "Bad Request"),
             Self::ContentTooLarge => (
                 StatusCode::CONTENT_TOO_LARGE,
@@ -204,7 +204,7 @@ impl<'h> RequestFields<'h> {
                 }
                 Ok(())
             }
-            // Pseudo-header fields and fields with invalid names were handled above.
+            // `field` has handled pseudo-header fields and fields with invalid names before this `match`.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }
@@ -216,7 +216,8 @@ impl<'h> RequestFields<'h> {
                 return Err(FieldError::ConnectionSpecific);
             }
             Known::Te if value != b"trailers" => return Err(FieldError::ConnectionSpecific),
-            // This field identifies a tunnel in HTTP datagrams, which only HTTP/3 has (draft 03 of RFC 9298).
+            // `datagram-flow-id` identifies a tunnel in HTTP datagrams (draft 03 of RFC 9298), which only HTTP/3 has. Over
+            // HTTP/2 the field is dropped.
             Known::DatagramFlowId if self.head.version != Version::Http3 => return Ok(()),
             Known::Host if !self.is_trailers => {
                 if self.host.is_none() && self.has_room(value.len()) {
@@ -317,7 +318,7 @@ impl<'h> RequestFields<'h> {
         self.set_target();
         self.set_authority();
         if is_tunnel && (end_stream || self.content_length.is_some()) {
-            // H2O compatibility: H2O has a text of its own for this over HTTP/3.
+            // H2O compatibility: over HTTP/3, H2O answers a CONNECT that has `content-length` with a text of its own.
             let is_http3 = self.head.version == Version::Http3;
             self.refuse(match self.content_length {
                 Some(_) if is_http3 => Refusal::ConnectContent,
@@ -366,7 +367,8 @@ impl<'h> RequestFields<'h> {
     /// Checks that the pseudo-header fields are those that the method needs (RFC 9113 §8.3.1, §8.5, RFC 8441 §4). Returns
     /// whether the request asks for a tunnel; `None` if the message is malformed.
     fn check_pseudo_fields(&self) -> Option<bool> {
-        // The scheme of the draft's CONNECT-UDP would evade the check that the request's scheme is the connection's.
+        // The server accepts the scheme `masque` of CONNECT-UDP drafts on any connection. With another method it would evade
+        // the check that the request's scheme is the connection's.
         if self.head.scheme == Scheme::Masque && self.head.method != Method::ConnectUdp {
             return None;
         }
@@ -416,7 +418,8 @@ impl<'h> RequestFields<'h> {
         let scanned = path::scan_target(text);
         let is_path = self.seen & seen::PATH == 0 || is_path(text);
         if scanned.len == text.len() && !is_path {
-            // Forwarded over HTTP/1, a `:path` of this form would make a backend see another request (RFC 9113 §8.3.1).
+            // A `:path` that does not begin with a slash, forwarded over HTTP/1, would make a backend see another request
+            // (RFC 9113 §8.3.1).
             self.refuse(Refusal::PathInvalid);
             self.head.set_target(target);
         } else if scanned.len == text.len() {

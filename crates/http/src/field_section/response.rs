@@ -70,7 +70,7 @@ impl<'h> ResponseFields<'h> {
                 self.keep(Name::Other(name), field.value);
                 Ok(())
             }
-            // Pseudo-header fields and fields with invalid names were handled above.
+            // `field` has handled pseudo-header fields and fields with invalid names before this `match`.
             FieldName::Pseudo(_) | FieldName::Invalid(_) => Ok(()),
         }
     }

@@ -9,7 +9,8 @@ pub struct QueuedStream {
     pub id: u64,
     /// The stream's priority parameters.
     pub priority: PriorityParameters,
-    /// Whether the stream is served before all streams that are not elevated, whatever their urgency.
+    /// Whether the stream is served before all others, whatever their urgency. Such elevated streams are served in the order
+    /// of their identifiers.
     pub is_elevated: bool,
     /// Whether the stream has sent a frame since it was opened.
     pub has_sent: bool,
@@ -47,8 +48,8 @@ pub struct UrgencyQueue {
     /// A binary heap of the streams that are served in the order of their identifiers; each member knows its place in the
     /// heap.
     in_order: Vec<(Rank, u32)>,
-    /// For each urgency, the slot of the incremental stream that sends next; meaningless if the bit of the urgency in
-    /// `occupied` is 0.
+    /// For each urgency, the slot (the caller's number) of the incremental stream that sends next; meaningless if the bit of
+    /// the urgency in `occupied` is 0.
     rings: [u32; 8],
     /// A bit for each urgency: whether its ring of incremental streams has a member.
     occupied: u8,
@@ -62,11 +63,12 @@ struct Member {
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// The slot has no stream.
+    /// No queued stream has this slot (number that the caller gives to a stream).
     Free,
     /// The stream is in the heap, at this index.
     InOrder { at: u32 },
-    /// The stream takes turns: it is in the ring of its urgency, between these slots.
+    /// The incremental stream takes turns with others of its urgency: its neighbours in their ring are the streams with
+    /// these slots.
     InTurns { prev: u32, next: u32 },
 }
 
@@ -128,7 +130,7 @@ impl UrgencyQueue {
         (self.members.get(slot as usize)).is_some_and(|member| !member.is_free())
     }
 
-    /// Queues a stream; its slot must be free.
+    /// Queues a stream under `slot`, a number of the caller's choice that no queued stream has.
     pub fn insert(&mut self, slot: u32, stream: QueuedStream) {
         debug_assert!(!self.contains(slot), "a stream is queued once");
         let at = slot as usize;
@@ -202,7 +204,8 @@ impl UrgencyQueue {
         Some(slot)
     }
 
-    /// An incremental stream has sent its first frame: it moves from the streams served in order to those that take turns.
+    /// An incremental stream has sent its first frame: it moves from the streams that are served in the order of identifiers
+    /// to the ring of those that take turns.
     #[inline(never)]
     fn join_turns(&mut self, slot: u32) {
         if let Some(stream) = self.remove(slot) {
@@ -226,7 +229,7 @@ impl UrgencyQueue {
             + self.in_order.capacity() * size_of::<(Rank, u32)>()
     }
 
-    /// Appends a slot to the ring of an urgency. Returns the slot's place.
+    /// Appends the stream with this slot to the ring of incremental streams that take turns. Returns its neighbours there.
     fn join_ring(&mut self, slot: u32, urgency: u8) -> Place {
         let first = &mut self.rings[usize::from(urgency)];
         if self.occupied & 1 << urgency == 0 {
@@ -254,7 +257,8 @@ impl UrgencyQueue {
         }
     }
 
-    /// Sets the predecessor of a slot in its ring. Returns the previous one.
+    /// Sets the stream that comes before another one in a ring of streams that take turns. Returns the one that came before
+    /// so far.
     fn set_prev(&mut self, slot: u32, to: u32) -> u32 {
         match &mut self.members[slot as usize].place {
             Place::InTurns { prev, .. } => std::mem::replace(prev, to),

@@ -168,7 +168,7 @@ impl ServerConnection {
             ReceiveState::Sized { .. } | ReceiveState::Chunked(_) => {
                 self.timers.await_body(&self.settings, now);
                 if self.wants_continue() {
-                    // The client waits for 100 Continue, so its time limit does not run.
+                    // The time limit of the body does not run while the client waits for 100 Continue.
                     self.timers.pause_body();
                 }
             }

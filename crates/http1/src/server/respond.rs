@@ -83,7 +83,7 @@ impl ServerConnection {
         });
         match (response.status, response.reason, length) {
             (StatusCode::OK, None, Some(length)) if self.request.is_persistent => {
-                // A constant for the start of the most frequent kind of response.
+                // The start of the most frequent kind of response is a constant, which is written in one copy.
                 out.extend_from_slice(
                     b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: ",
                 );

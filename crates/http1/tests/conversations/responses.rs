@@ -17,8 +17,8 @@ fn response_heads_have_the_fields_of_the_reference_in_its_order() {
     headers.push(Known::TransferEncoding, b"chunked");
     let tail = "date: now\r\nX-Spelt: V\r\n";
     let cases = [
-        // Each row: the request line, the status, the length, the start of the response head, and the text after the last
-        // two fields.
+        // Each row: the request line, the status, the length, the start of the response head, and the text after the fields
+        // `date` and `X-Spelt` of the response.
         (
             "GET / HTTP/1.1",
             200,

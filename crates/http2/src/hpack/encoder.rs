@@ -38,8 +38,9 @@ enum Indexing {
     Incremental,
     /// The field is written as a literal that does not enter the table (RFC 7541 §6.2.2).
     Without,
-    /// As a literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Its value is not Huffman-coded,
-    /// since the length of the code would depend on the text. H2O compatibility: H2O sends short cookies like this.
+    /// The field is written as a literal that intermediaries must not put into a table either (RFC 7541 §6.2.3). Its value
+    /// is not Huffman-coded, since the length of the code would depend on the text. H2O compatibility: H2O sends short
+    /// cookies like this.
     Never,
 }
 
@@ -214,7 +215,8 @@ impl Encoder {
         }
     }
 
-    /// Whether no field with this hash is among the last that were noted as sent once. Notes it then.
+    /// Whether the hash of a field is not among those of the last fields that were sent once. If so, the encoder remembers
+    /// it.
     fn is_new(&mut self, hash: u32) -> bool {
         if self.trials.contains(&hash) {
             return false;

@@ -53,8 +53,8 @@ impl Tree {
         }
     }
 
-    /// Gives the next turn to one of the children of the node `at`. Returns the lower end of the run that begins with this
-    /// child.
+    /// Gives the next turn to one of the children of the node `at`. Returns the first node, from this child downwards, that
+    /// is ready or has several active children (ready, or with a ready node below).
     #[inline]
     fn turn(&mut self, at: u32, wheel: u32) -> u32 {
         let child = self.wheels[wheel].turn(&mut self.nodes);
@@ -71,13 +71,15 @@ impl Tree {
         self.nodes[node].ready || self.nodes[node].turns() != Turns::None
     }
 
-    /// Whether this active node decides: a turn either serves it or chooses among its children.
+    /// Whether this active node (ready, or with a ready node below it) decides who sends: a turn either serves it or chooses
+    /// among its children.
     fn decides(&self, node: u32) -> bool {
         let at = &self.nodes[node];
         at.ready || node == ROOT || matches!(at.turns(), Turns::Many(_))
     }
 
-    /// Makes the ancestors of an active node active. The node must be the upper end of its run.
+    /// Makes the ancestors of `node` active (a node is active if it or a node below it is ready). `node` must be active and
+    /// not yet among the active children of its parent.
     pub(super) fn attach(&mut self, node: u32) {
         let end = self.nodes[node].other_end;
         let mut top = node;
@@ -111,7 +113,7 @@ impl Tree {
     }
 
     /// Undoes [`Self::attach`]: makes those ancestors inactive that were active only because of this node. The node itself
-    /// stays active, as the upper end of its run.
+    /// stays active: the caller attaches it at another place, or makes it inactive.
     pub(super) fn detach(&mut self, node: u32) {
         let mut end = NONE;
         let mut top = node;
@@ -149,7 +151,8 @@ impl Tree {
         }
     }
 
-    /// Splits the run of an active node at that node, which is about to become a deciding node.
+    /// Splits a run (a line of active nodes in which no node has a choice) at `node`, which is about to have a choice: to
+    /// send itself, or among several active children.
     fn split(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -173,7 +176,8 @@ impl Tree {
         self.nodes[end].other_end = child;
     }
 
-    /// Joins the runs above and below a node that was a deciding node, unless it still decides.
+    /// Joins the runs (lines of active nodes in which no node has a choice) above and below `node`, unless it still has a
+    /// choice: to send itself, or among several active children.
     fn merge(&mut self, node: u32) {
         let Turns::One(child) = self.nodes[node].turns() else {
             return;
@@ -186,7 +190,7 @@ impl Tree {
         self.nodes[end].other_end = top;
     }
 
-    /// Counts the steps of the methods above, for the tests that limit them.
+    /// Counts the nodes that the methods of the tree visit, for the tests that limit their number.
     #[inline]
     fn step(&mut self) {
         #[cfg(test)]

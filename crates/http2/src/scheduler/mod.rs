@@ -74,7 +74,7 @@ impl Default for Priority {
 pub struct Place {
     /// The stream on which this one depends; 0 for none.
     pub parent: u32,
-    /// The weight of the stream among its siblings: 1 to 256, or 257 for an elevated stream.
+    /// The weight of the stream among its siblings: 1 to 256, or 257 for a stream that precedes all others.
     pub weight: u16,
 }
 
@@ -94,9 +94,9 @@ pub enum PriorityError {
 /// The streams of one connection and the order in which they send.
 pub struct Scheduler {
     tree: Tree,
-    /// Finds the node of a stream that a frame names. If a response has displaced the stream, that is the place keeper at
-    /// the client's place. The index is built when the first frame names a stream, since many clients never send such
-    /// frames.
+    /// Finds the node of a stream that a frame names. If the `priority` field of a response has moved the stream, that is
+    /// the node that keeps the place which the client requested. The index is built when the first frame names a stream,
+    /// since many clients never send such frames.
     index: Option<Index>,
     /// A ring of the nodes of the streams that were closed last; `oldest` is the position of the next one to be forgotten.
     closed: [u32; CLOSED_KEPT],
@@ -106,8 +106,8 @@ pub struct Scheduler {
     ready: usize,
     /// The node of the only stream that can send, which needs no selection; reset as soon as another stream can send, too.
     alone: u32,
-    /// If the client uses RFC 9218, the ready streams; the slot of each is its node. The tree then only records the
-    /// client's requests.
+    /// If the client uses RFC 9218: the streams that can send, queued by the numbers of their nodes. The tree then only
+    /// records the priorities that the client requests.
     urgencies: Option<Box<UrgencyQueue>>,
     /// PRIORITY_UPDATE frames for streams that are not open yet.
     early: EarlyUpdates,
@@ -171,7 +171,8 @@ impl Scheduler {
         NodeKey(node)
     }
 
-    /// The node of a stream that is being opened: the stream's placeholder, or a new node of default priority.
+    /// The node of a stream that is being opened: the one that a PRIORITY frame made for it while it was idle, or a new node
+    /// of default priority.
     fn begin(&mut self, stream: u32, user: u32) -> u32 {
         self.open += 1;
         if self.placeholders > 0
@@ -208,7 +209,8 @@ impl Scheduler {
         self.index.get_or_insert_with(|| {
             let mut index = Index::new();
             for node in tree.numbers() {
-                // A stream can be displaced only once the index exists, so no stream is displaced yet.
+                // No stream has been displaced (moved by the `priority` field of its response) so far: the first such move
+                // builds the index.
                 if tree.nodes[node].kind != NodeKind::Free {
                     index.insert(tree.nodes[node].stream, node);
                 }
@@ -217,8 +219,8 @@ impl Scheduler {
         })
     }
 
-    /// Handles a PRIORITY frame. Moves an open stream or a remembered closed one, and gives an idle stream of the client
-    /// (its identifier is odd and above `newest_opened`) a placeholder. A frame for any other stream is ignored.
+    /// Handles a PRIORITY frame. Moves an open stream or a remembered closed one, and makes a node for an idle stream of the
+    /// client (its identifier is odd and above `newest_opened`). A frame for any other stream is ignored.
     ///
     /// # Errors
     /// Returns [`PriorityError::SelfDependency`] if the stream would depend on itself, or
@@ -300,8 +302,9 @@ impl Scheduler {
         }
     }
 
-    /// Moves a stream that was displaced or elevated back to the place that the client requested. Returns the node that
-    /// stays in the tree. Streams that depend on the stream lose the share that they had in the other place.
+    /// Ends the special place of a stream that closes. A displaced stream (moved by its response's `priority` field) goes
+    /// back to the place that the client requested, and its children move up. An elevated stream (before all others) stays
+    /// below the root, with the weight that the client requested. Returns the node that stays in the tree.
     fn return_to_place(&mut self, node: u32) -> u32 {
         let Node {
             stream,
@@ -425,7 +428,7 @@ impl Scheduler {
         self.while_not_ready(key, |this| {
             let Node { kind, stream, .. } = this.tree.nodes[key.0];
             if kind == NodeKind::Displaced {
-                // The place keeper at the place that the client requested for the stream is removed.
+                // Removes the node that keeps the place which the client requested for the stream.
                 let keeper = this
                     .find(stream)
                     .expect("a stream that was moved out of the tree has left a placeholder");
@@ -595,8 +598,8 @@ impl Scheduler {
         }
     }
 
-    /// Frees memory if no stream is open. The closed streams are forgotten, and without placeholders nothing stays
-    /// allocated except the few bytes of a connection that uses urgencies.
+    /// Frees memory if no stream is open. The closed streams are forgotten. If no idle stream has a place in the tree,
+    /// nothing stays allocated except the few bytes of a connection that uses urgencies.
     pub fn shrink(&mut self) {
         if self.open > 0 {
             return;

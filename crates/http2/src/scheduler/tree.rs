@@ -16,7 +16,8 @@ pub(super) const ROOT: u32 = 0;
 pub(super) enum NodeKind {
     Root,
     Open,
-    /// An open stream at the place that its response requested; a `PlaceKeeper` is at the place that the client requested.
+    /// An open stream at the place to which the `priority` field of its response moved it; a `PlaceKeeper` is at the place
+    /// that the client requested.
     Displaced,
     /// Keeps the place that the client requested for a displaced stream; `user` is the node of that stream.
     PlaceKeeper,
@@ -31,8 +32,8 @@ pub(super) enum NodeKind {
 pub(super) enum Turns {
     None,
     One(u32),
-    /// Several children take turns on the wheel with this number. The wheel may have only one child left, as long as a
-    /// child that left it could return before its next turn would be due.
+    /// Several children take turns on the wheel (calendar of turns) with this number. The wheel may have only one child
+    /// left, as long as a child that left it could return before its next turn would be due.
     Many(u32),
 }
 
@@ -40,8 +41,8 @@ pub(super) enum Turns {
 #[derive(Clone, Copy)]
 pub(super) struct PackedTurns(u32);
 
-/// The bit that marks the number as that of a wheel instead of a node. No node or wheel has so high a number: a connection
-/// would need 2^31 of them, of 64 bytes or more each.
+/// The bit that marks the number as that of a wheel (calendar of turns) instead of a node. No node or wheel has so high a
+/// number: a connection would need 2^31 of them, of 64 bytes or more each.
 const MANY: u32 = 1 << 31;
 
 impl PackedTurns {
@@ -236,7 +237,7 @@ impl Tree {
         }
     }
 
-    /// Makes the siblings of a node its children. An elevated stream stays a sibling.
+    /// Makes the siblings of a node its children, except elevated ones, which precede all other streams.
     fn adopt_siblings(&mut self, node: u32) {
         let mut sibling = self.nodes[self.nodes[node].parent].first_child;
         while sibling != NONE {
@@ -257,7 +258,8 @@ impl Tree {
         if self.nodes[node].parent != parent {
             self.unlink(node);
             self.link(node, parent);
-            // The fraction of a slot that the moved node owes is relative to its old siblings, so it is cleared.
+            // The fraction that the node's last turn still costs is relative to the weights of its old siblings, so it is
+            // cleared.
             self.nodes[node].fraction = 0;
             if let Turns::Many(wheel) = self.nodes[parent].turns() {
                 self.nodes[node].due = self.wheels[wheel].now();
@@ -319,8 +321,8 @@ impl Tree {
     }
 
     /// Moves a node that is not ready within a tree that is one chain: exclusively below the last node whose weight is not
-    /// lower than `weight`. If `keep_place` is true, a place keeper takes the node's old place with all nodes below it; its
-    /// number is returned.
+    /// lower than `weight`. If `keep_place` is true, a new node keeps the old place, which the client requested, with all
+    /// nodes below it; its number is returned.
     pub(super) fn displace(&mut self, node: u32, weight: u16, keep_place: bool) -> Option<u32> {
         let Node {
             parent,

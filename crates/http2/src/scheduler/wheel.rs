@@ -21,8 +21,8 @@ pub(super) struct Wheel {
     first: u32,
     /// Number of slots that have passed since the wheel began; wraps around.
     now: u32,
-    /// The latest slot in which a child that has left the wheel was due: until then the child would have to wait for its
-    /// turn if it returned.
+    /// The latest slot of this calendar in which the next turn of a child that has left is due: if the child returned
+    /// before, it would still have to wait for its turn.
     owed_until: u32,
     len: u32,
 }
@@ -149,8 +149,7 @@ impl Wheel {
 pub(super) struct Wheels {
     wheels: Vec<Wheel>,
     free: Vec<u32>,
-    /// The time at which the next wheel starts: later than any due time that an older wheel has left in one of its
-    /// children.
+    /// The slot number from which the next wheel counts: later than any due turn that an older wheel has noted in a node.
     epoch: u32,
 }
 

@@ -140,8 +140,8 @@ impl ServerConnection {
                 .streams
                 .get(key)
                 .is_some_and(|stream| stream.id.is_client());
-            // H2O compatibility: H2O elevates the response only if it is pushed or the client has not ordered its streams by
-            // dependencies.
+            // H2O compatibility: H2O puts a response that blocks rendering before all others only if it is pushed, or if the
+            // client has not ordered its streams by dependencies.
             if is_push || (!scheduler.has_placeholders() && scheduler.depends_on_root(node)) {
                 scheduler.elevate(node);
             }

@@ -250,7 +250,7 @@ fn content_that_is_not_dealt_with_shuts_the_window_of_the_connection_before_it_i
     talk.output();
     let mut held = 0;
     let mut stream = 1;
-    // The streams together exceed the window of the connection, since the window of each stream is as large.
+    // The windows of the streams together are larger than that of the connection: each of them is as large.
     while talk.connection.windows().0 >= 10_000 {
         talk.client_sends(data(stream, 0, &[b'x'; 10_000]));
         held += 10_000;

@@ -505,7 +505,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let want = ":status=200 x=1";
     talk.repeats("the first entry", &head, want);
 
-    // Sends so many responses with other fields that the entry of `x` is evicted from the table.
+    // Sends so many responses with other fields that the entry of the field `x` is evicted from the table.
     for count in 0..200 {
         let value = format!("{count}-{}", "v".repeat(40));
         let other = fields(&[("y", &value)]);
@@ -540,7 +540,7 @@ fn responses_are_written_anew_when_the_client_wants_another_table() {
     let head = response(200, &headers);
     let want = ":status=200 x=1 y=2";
     let is_size_update = |first| (0x20..0x40).contains(&first);
-    // Table sizes with room for more than the two entries, for both, for one and for none.
+    // Maximum table sizes with room for more than the entries of `x` and `y`, for just both, for one and for none.
     for size in [1000, 100, 40, 0] {
         talk.repeats("before the table size changes", &head, want);
         talk.talk.client_sends(settings(&[(1, size)]));

@@ -42,8 +42,8 @@ fn streams_without_priorities_take_turns() {
 
 #[test]
 fn the_groups_of_firefox_share_by_weight() {
-    // Stream 3 stands for leaders (weight 201), 11 for followers (weight 1, below 3), 5 for unblocked (101), and 7 for
-    // background (1).
+    // Firefox gives idle streams places as groups of its requests: stream 3 stands for leaders (weight 201), 11 for
+    // followers (weight 1, below 3), 5 for unblocked requests (101), and 7 for background ones (1).
     let mut talk = wide();
     talk.client_sends(
         [

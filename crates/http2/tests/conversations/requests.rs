@@ -320,7 +320,8 @@ fn fields_are_limited_in_number() {
 #[test]
 fn the_text_of_fields_is_limited_by_their_bytes_on_the_wire() {
     let refused: &[&str] = &["1 GET / a.example END TooManyFields"];
-    // A section that inserts an entry of 4,001 bytes, to which three references follow, and a literal with `len` bytes more.
+    // A section that inserts an entry of 4,001 bytes and refers to it three times, and that ends with a literal of `len`
+    // bytes.
     let references = |len: usize| {
         let mut section = block(GET);
         section.extend(b"\x40\x01x\x7f\xa1\x1e");

@@ -258,7 +258,8 @@ fn nothing_is_written_behind_the_goaway_that_ends_a_connection() {
         "GOAWAY names the reason",
         &["GOAWAY 1 ENHANCE_YOUR_CALM the abuse budget is used up"],
     );
-    // The client does not read this GOAWAY frame, and the time limits of the shutdown and of idle connections pass.
+    // The client does not read the GOAWAY frame that names the reason, and the time limits of the shutdown and of idle
+    // connections pass.
     let passed = talk.wait(Duration::from_secs(3600));
     assert_eq!(passed, Some(TimeLimit::Idle));
     talk.expect_output("no second GOAWAY with another reason follows", &[]);

@@ -236,7 +236,7 @@ fn the_client_role_takes_each_frame_as_the_state_says() {
         },
         [late, late, late, late, "1 reset CANCEL", ""],
     );
-    // The server may have sent frames for a closed stream before it could know: they are discarded.
+    // The server may have sent frames for a stream before it knew that the client had closed it: the engine discards them.
     check(
         "closed",
         1,

@@ -143,7 +143,8 @@ impl Plan {
             max_streams: u32::try_from(random.below(8) + 1).expect("the number fits into the type"),
             window: random.pick(&[1, 100, 5000, 65_535, 1 << 20]),
         };
-        // The limit is lower for a window of one byte, through which content takes long.
+        // The contents are shorter if the window of streams is one byte, since each byte then takes a frame and a
+        // WINDOW_UPDATE.
         let most = if client.window == 1 {
             most.min(200)
         } else {

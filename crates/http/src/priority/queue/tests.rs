@@ -112,10 +112,10 @@ fn a_removed_stream_knows_whether_it_has_sent() {
     }
 }
 
-/// The states of a slot, with another stream of the same urgency in the queue.
+/// The states of a slot (number that the caller gives to a stream), while another stream of the same urgency is queued.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// The slot is beyond the largest one that was ever used.
+    /// The slot is larger than any that the queue was ever given.
     Unknown,
     Free,
     InOrder,

@@ -48,8 +48,8 @@ fn a_turn_takes_no_longer_with_more_streams() {
             1.0,
         ),
         ("random, half ready", random, half, 3.0),
-        // A turn costs one step for each deciding node on the way down. Their number depends on the tree's shape, not on
-        // its size.
+        // A turn costs one step for each node on the way down that chooses among several children. The number of such nodes
+        // depends on the tree's shape, not on its size.
         ("random, the later half ready", random, lower, 4.5),
     ];
     for &(name, shape, ready, limit) in cases {
@@ -80,7 +80,7 @@ fn steps_per_response(count: u32, shape: fn(u32) -> u32) -> f64 {
 #[test]
 fn a_response_takes_no_longer_with_more_streams() {
     for count in [10, 100, 1_000, 10_000] {
-        // One step each for becoming ready, for the turn, and for leaving.
+        // One step (visited node) each for becoming ready, for the turn, and for being ready no longer.
         assert!(steps_per_response(count, |_| 0) <= 3.0);
         assert!(steps_per_response(count, |n| (2 * n).saturating_sub(1)) <= 3.0);
     }
@@ -100,8 +100,9 @@ fn to_become_ready_costs_the_way_up_to_a_stream_that_is_active() {
     };
     // A stream that is the only ready one costs no steps.
     assert_eq!(steps(1999, true), 0);
-    // When the lowest node becomes ready beside another, it makes all others active. A node that becomes ready later is
-    // active already, but searches for the upper end of its run.
+    // With a second ready stream, the first one, which is the lowest of the chain, makes all nodes above it active (they
+    // have a ready node below). A node that becomes ready later is active already, but the scheduler walks up from it to the
+    // next node that is ready or has several active children.
     assert_eq!(steps(1, true), 1_001);
     assert_eq!(steps(21, true), 10);
     assert_eq!(steps(21, false), 0);

@@ -90,7 +90,7 @@ fn a_closed_stream_hands_its_weight_down() {
     let counts = bench.counts(400);
     assert!(counts[&3].abs_diff(300) <= 4, "{counts:?}");
 
-    // When the weight 1 is divided among children, each gets the weight 1: none gets 0.
+    // The weight 1 of a closed stream is divided among its children: each gets the weight 1, none gets 0.
     let mut bench = Bench::new();
     bench
         .open(1, on(0, 1))
@@ -272,11 +272,11 @@ fn an_elevated_stream_goes_before_all() {
     );
     bench.ready(&[5]);
     assert_eq!(bench.turns(3), [5, 5, 5]);
-    // A PRIORITY frame for an elevated stream is recorded, but does not move the stream.
+    // A PRIORITY frame for an elevated stream (before all others) is recorded, but does not move the stream.
     bench.priority(5, on(1, 2));
     assert_eq!(bench.scheduler.received(key), on(1, 2).unwrap());
     assert!(bench.scheduler.depends_on_root(key));
-    // Two elevated streams take turns, even if the client opens an exclusive stream.
+    // Two elevated streams (before all others) take turns, even if the client opens an exclusive stream.
     let other = bench.keys[&3];
     bench.scheduler.elevate(other);
     bench.open(7, only(0, 256)).ready(&[7]);
@@ -285,7 +285,7 @@ fn an_elevated_stream_goes_before_all() {
     assert!(!bench.answers(3, answer(7)));
     bench.blocked(&[3]);
     assert_eq!(bench.turns(2), [5, 5]);
-    // A stream that depends on an elevated stream is not elevated itself.
+    // A stream that depends on an elevated stream (before all others) is not elevated itself.
     bench.push(2, 5).ready(&[2]);
     bench.close(5);
     assert_eq!(bench.places(), "1<7:256 2<5:16 3<0:257 5<0:2 7<0:256");

@@ -163,8 +163,8 @@ impl Bench {
         counts
     }
 
-    /// The places of all streams by identifier, each as `stream<parent:weight`; the place of a place keeper is in
-    /// parentheses.
+    /// The places of all streams by identifier, each as `stream<parent:weight`. In parentheses: the place that the client
+    /// requested for a stream which the `priority` field of its response has moved.
     fn places(&self) -> String {
         let nodes = &self.scheduler.tree.nodes;
         let mut places: Vec<_> = self

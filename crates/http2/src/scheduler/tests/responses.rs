@@ -19,8 +19,8 @@ fn a_response_priority_moves_within_a_chain() {
     );
     bench.blocked(&[1]);
     assert_eq!(bench.next(), Some(7));
-    // A stream that depends on a displaced stream is placed below the place that the client requested for that stream, and
-    // a PRIORITY frame moves only that place.
+    // Stream 9 depends on stream 7, which its response has moved: stream 9 is placed below the place that the client
+    // requested for stream 7. A PRIORITY frame for stream 7 moves only that place.
     bench.open(9, only(7, 110)).ready(&[9]);
     assert_eq!(
         bench.places(),
@@ -28,7 +28,7 @@ fn a_response_priority_moves_within_a_chain() {
     );
     let keeper = bench.scheduler.find(7).unwrap();
     assert_eq!(children(&bench.scheduler, keeper), [bench.keys[&9].0]);
-    // The response's field moves the stream a second time. Streams of equal weight stay before it.
+    // A second `priority` field of the response moves stream 7 again. Streams of equal weight stay before it.
     assert!(bench.answers(7, answer(1)));
     assert_eq!(
         bench.places(),

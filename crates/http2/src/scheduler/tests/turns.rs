@@ -27,7 +27,7 @@ fn weights_are_served_in_proportion() {
         for (id, weight) in (1..).step_by(2).zip(*weights) {
             let got = counts[&id];
             let want = 20 * u32::from(*weight);
-            // The tolerance is needed since a stream's first turn costs it nothing.
+            // A tolerance is needed, since no stream waits for its first turn, whatever its weight.
             assert!(
                 got.abs_diff(want) <= 2 + want / 50,
                 "{weights:?}: {weight} had {got} of {want}"
