@@ -86,7 +86,7 @@ pub fn patient(socket: TcpStream) -> TcpStream {
 /// Waits until the peer of an IPv4 connection on this machine has read all bytes sent to it.
 ///
 /// # Panics
-/// If the peer has not within 20 seconds, or the socket is not connected.
+/// If the peer has not read them within 20 seconds, or the socket is not connected.
 pub fn wait_until_read(socket: &TcpStream) {
     let in_table = |address: SocketAddr| {
         let SocketAddr::V4(address) = address else {
@@ -102,7 +102,7 @@ pub fn wait_until_read(socket: &TcpStream) {
         let waits = table.lines().any(|line| {
             let fields: Vec<&str> = line.split_whitespace().take(5).collect();
             match fields[..] {
-                // The field `queues` of the kernel's table holds the number of unacknowledged bytes and the number of unread bytes.
+                // The fifth field in /proc/net/tcp is `UNACKNOWLEDGED:UNREAD`: numbers of bytes in hexadecimal.
                 [_, local, remote, _, queues] if local == ours && remote == theirs => {
                     !queues.starts_with("00000000:")
                 }

@@ -20,7 +20,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
         .start_paused(true)
         .build_local(LocalOptions::default());
     runtime.expect("a runtime starts").block_on(async {
-        // While a blocking task runs, tokio does not advance its paused clock, so this one waits until the test is over.
+        // While a blocking task runs, tokio does not advance its paused clock. So this blocking task runs until the test is over.
         let (is_over, wait) = mpsc::channel::<()>();
         let patience = Duration::from_secs(20);
         let mut patience = tokio::task::spawn_blocking(move || wait.recv_timeout(patience));
@@ -38,7 +38,7 @@ pub fn on_standing_clock<T>(test: impl Future<Output = T>) -> T {
 
 /// Lets the runtime run all tasks as far as they can go now. This includes reading the bytes that peers have sent.
 pub async fn settle() {
-    // The runtime polls its sockets at least every 61 tasks.
+    // The runtime polls its sockets at least every 61 tasks, so several times during these yields.
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }

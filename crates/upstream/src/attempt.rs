@@ -21,7 +21,7 @@ use crate::{Call, Failure, Reply, fastcgi, http1, http2, http3, multiplexed};
 /// `proxy.timeout.connect` is shorter, that is the limit.
 const HTTP3_LIMIT: Duration = Duration::from_secs(2);
 
-/// One attempt to send a request. A retry continues with the state of backends and body that the previous attempt leaves.
+/// One attempt to send a request. A retry takes over the body and, with `proxy.retry`, the record of which backends were tried.
 pub(crate) struct Attempt {
     pub(crate) backends: BackendChoice,
     /// Whether this attempt must use HTTP/1, whatever the backend supports.
@@ -178,7 +178,7 @@ impl Attempt {
             return Ok(Connection::Http2(connection));
         }
         // Marks an HTTP/2 connection as being opened. The mark is removed when this function ends; requests that wait for the
-        // connection are woken then, and run after this request is queued.
+        // connection are woken then. Their tasks run after this one, which begins its own request first.
         let _opening = local.http2.begin_opening(first);
         let connected = connect(worker, local, BOTH, limit, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {

@@ -31,7 +31,7 @@ impl BackendChoice {
         self.chosen = upstream.choose(&self.tried, now);
     }
 
-    /// The backend that this attempt uses first.
+    /// The backend that this attempt tries first.
     pub(crate) fn first(&self) -> usize {
         self.chosen.as_ref().map_or(0, |chosen| chosen.backend)
     }

@@ -58,8 +58,9 @@ impl Balancer {
         }
     }
 
-    /// Chooses by `shares` in place of the weights; `None` if all shares are 0. `turns` is the state for the next
-    /// choice. Requests are interleaved and not sent in runs, since a share may be less than one weight.
+    /// Chooses by `shares` in place of the weights; `None` if all shares are 0. `turns` is the state of round robin. Round robin
+    /// interleaves the backends here, and does not send a backend several requests in a row: in slow start, its share may be less
+    /// than that of a backend with weight 1.
     pub(crate) fn choose_by(&self, shares: &[u64], turns: &mut [i64]) -> Option<usize> {
         match self {
             Self::RoundRobin { .. } => choose_in_proportion(shares, turns),
@@ -68,8 +69,8 @@ impl Balancer {
     }
 }
 
-/// Smooth weighted round robin: each backend gains its share; the backend that has the most then is chosen, and pays the sum of
-/// all shares.
+/// Smooth weighted round robin: each backend's counter in `turns` grows by the backend's share; the backend with the largest
+/// counter is chosen, and its counter drops by the sum of all shares.
 fn choose_in_proportion(shares: &[u64], turns: &mut [i64]) -> Option<usize> {
     let mut all = 0;
     let mut nearest: Option<usize> = None;

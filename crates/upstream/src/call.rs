@@ -37,8 +37,9 @@ pub struct Call<'a> {
     /// requests.
     ///
     /// The function sets method, target, authority, body length, upgrade token and the fields in the order to send, without
-    /// hop-by-hop fields. [`h2o_http::BodyLength::Tunnel`] marks a request for a tunnel; with an upgrade token the method is an
-    /// ordinary one on HTTP/1. If the whole body arrives before the request is sent, its length replaces `Unknown`.
+    /// hop-by-hop fields. The body length [`h2o_http::BodyLength::Tunnel`] marks a request for a tunnel. With an upgrade token, the
+    /// method is CONNECT over HTTP/2 and HTTP/3, and another one (mostly GET) over HTTP/1. If the whole body arrives before the
+    /// request is sent, its length replaces `BodyLength::Unknown`.
     ///
     /// The function is called once per attempt to connect: normally once. It is not called for FastCGI.
     pub build: &'a mut dyn FnMut(&BackendUrl, Protocol, &mut RequestHead),

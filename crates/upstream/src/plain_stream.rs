@@ -85,7 +85,7 @@ impl PlainStream {
             Socket::Tcp(socket) => socket.poll_read_ready(context),
             Socket::Unix(socket) => socket.poll_read_ready(context),
         };
-        // The next read reports the error again.
+        // An error is ignored here, because the next read reports it again.
         ready.map(|_| ())
     }
 

@@ -203,7 +203,8 @@ mod tests {
             worker.of(&first);
             worker.of(&second);
         }
-        // The state of an upstream lives as long as the upstream has references outside of workers. A third upstream is then new.
+        // When a worker first uses a new upstream (`third`), it drops its state of upstreams that only workers refer to, except
+        // those with requests in progress.
         let third = upstream();
         let in_use = workers[0].of(&first);
         drop(first);

@@ -20,7 +20,8 @@ pub(crate) fn line(client: Option<&SocketAddr>, connection: &ConnectionInfo) -> 
         (Address::Ip(peer @ SocketAddr::V6(_)), Some(Address::Ip(local @ SocketAddr::V6(_)))) => {
             ("TCP6", peer, local)
         }
-        // A proxy in front of this server may have reported a client of the other family than that of its connection.
+        // The families differ: a proxy in front of this server may have reported an IPv6 client over an IPv4 connection, or the
+        // reverse.
         (Address::Ip(peer), Some(Address::Ip(local))) => ("TCP6", mapped(peer), mapped(local)),
         _ => return b"PROXY UNKNOWN\r\n".to_vec(),
     };

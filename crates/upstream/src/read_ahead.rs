@@ -28,7 +28,7 @@ const WRITE_SIZE: usize = 128 * 1024;
 const WORTH_WRITING: usize = 16 * 1024;
 /// Limit in bytes of one read.
 const MAX_READ: usize = 64 * 1024;
-/// Limit of the reads per turn of the task.
+/// Limit of the reads per poll of the task.
 const READS_PER_TURN: usize = 16;
 /// A client is slow if it takes less than [`FAST`] bytes in this time while more was available.
 const MEASURING_TIME: Duration = Duration::from_millis(100);

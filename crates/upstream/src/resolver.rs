@@ -327,7 +327,7 @@ async fn find(
     clock: Rc<Clock>,
 ) {
     let permit = threads.permit(origin).await;
-    // One receiver belongs to the table, the others to callers.
+    // The table of names holds one receiver of the answer; each caller that waits holds another.
     let is_awaited = sender.receiver_count() > 1;
     let result = match permit {
         None => Err(ResolveError::Other),

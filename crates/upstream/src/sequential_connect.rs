@@ -505,7 +505,8 @@ mod tests {
             attempts: &[("::1", 257, Ok(())), ("1.0.0.1", 2000, Ok(()))],
             ..NOTHING
         };
-        // The timer of 250 ms fires at 256 ms, because its slots are 8 ms long. The last attempt may use the remaining time.
+        // The timer of 250 ms fires at 256 ms, because the timing wheel rounds it up to a multiple of 8 ms. The last attempt may
+        // use all of the remaining time.
         let (attempts, outcome) = play(&net);
         assert_eq!(attempts, "0+::1 256-::1 256+1.0.0.1 2256-1.0.0.1");
         assert_eq!(outcome, "2256=1.0.0.1");
@@ -531,7 +532,7 @@ mod tests {
             let want = format!("50+1.0.0.1 {starts}-1.0.0.1 {starts}+::1 {end}-::1");
             assert_eq!((attempts, outcome), (want, format!("{end}=::1")), "{v6}");
         }
-        // An answer without addresses does not replace the attempt.
+        // An IPv6 answer without addresses does not end the current attempt to connect over IPv4.
         let net = Net {
             v6: (1000, Err(ResolveError::NoData)),
             v4: (0, Ok(&["1.0.0.1"])),
@@ -563,7 +564,7 @@ mod tests {
     #[test]
     fn everything_is_limited_together() {
         let never = 1_000_000;
-        // The timer of 3000 ms fires at 3008 ms, because its slots are 64 ms long.
+        // The timer of 3000 ms fires at 3008 ms, because the timing wheel rounds it up to a multiple of 64 ms.
         let cases: [(Resolved, Resolved, &str); 5] = [
             ((never, Ok(&[])), (never, Ok(&[])), "3008!I/O timeout"),
             (
@@ -577,7 +578,7 @@ mod tests {
                 (0, Ok(&["1.0.0.1"])),
                 "3008!I/O timeout@1.0.0.1",
             ),
-            // The address was known, but not yet tried.
+            // The address is known, but was not tried before the time limit.
             (
                 (never, Ok(&[])),
                 (2990, Ok(&["1.0.0.1"])),

@@ -52,7 +52,8 @@ impl Unanswered {
             FailureCause::NotSent | FailureCause::Silent => {
                 self.reuse == Reuse::New && !self.failure.refused
             }
-            // These failures were counted when connecting failed, or are not the backend's fault.
+            // A failure to connect was counted at once. Missing descriptors, failures of the client and invalid responses do not
+            // count for health checks.
             FailureCause::NotConnected
             | FailureCause::NoDescriptor
             | FailureCause::Client
@@ -176,7 +177,8 @@ mod tests {
     #[test]
     fn failures_are_reported_unless_they_are_in_the_log_or_nobodys() {
         let cases = [
-            // Each case: the cause of the failure, and the result for a new, an idle, a lost and a shared connection.
+            // Each case: the cause of the failure, and whether the failure of a request over a new, an idle, a lost and a shared
+            // connection belongs in the error log.
             (FailureCause::NotConnected, [false; 4]),
             (FailureCause::NotSent, [true, false, false, false]),
             (FailureCause::Silent, [true, false, false, false]),
@@ -190,7 +192,7 @@ mod tests {
                 .map(|reuse| unanswered(cause, reuse, true).backend_to_report().is_some());
             assert_eq!(backend_to_report, want, "{cause:?}");
         }
-        // A request that is not idempotent is not retried.
+        // The failure of a request that is not idempotent is logged, because the request is not retried.
         let lost = unanswered(FailureCause::Silent, Reuse::Idle, false);
         assert_eq!(lost.backend_to_report(), Some(1));
         let mut refused = unanswered(FailureCause::NotSent, Reuse::New, true);
@@ -201,7 +203,8 @@ mod tests {
     #[test]
     fn backends_are_blamed_for_what_is_their_fault() {
         let cases = [
-            // Each case: the cause of the failure, and the result for a new, an idle, a lost and a shared connection.
+            // Each case: the cause of the failure, and whether the failure of a request over a new, an idle, a lost and a shared
+            // connection counts against the backend's health.
             (FailureCause::NotConnected, [false; 4]),
             (FailureCause::NotSent, [true, false, false, false]),
             (FailureCause::Silent, [true, false, false, false]),

@@ -384,7 +384,7 @@ impl Http2 {
         });
     }
 
-    /// Number of bytes of DATA that the server has allowed so far on a stream, or on the connection.
+    /// Number of bytes of DATA that the server has allowed so far on a stream; for stream 0, on the connection.
     #[must_use]
     pub fn allowed(&self, stream: u32) -> usize {
         let frames = self.frames.iter();

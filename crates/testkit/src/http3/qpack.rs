@@ -25,8 +25,8 @@ pub fn encode_literal(section: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     section.extend_from_slice(value);
 }
 
-/// Encodes the prefix of a field section (RFC 9204 §4.5.1) for a dynamic table of the largest `capacity` that the decoder has
-/// announced.
+/// Encodes the prefix of a field section (RFC 9204 §4.5.1). `capacity` is the largest capacity of the dynamic table, as the decoder
+/// has announced it.
 #[must_use]
 pub fn section_prefix(capacity: usize, required: usize, base: usize) -> Vec<u8> {
     let mut prefix = Vec::new();

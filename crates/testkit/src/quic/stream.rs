@@ -76,7 +76,7 @@ impl Numbers {
         self.ranges.iter().flat_map(|range| range.0..=range.1)
     }
 
-    /// The ranges with the largest packet numbers.
+    /// The ranges with the largest packet numbers, at most 32.
     pub(super) fn newest(&self) -> &[(u64, u64)] {
         &self.ranges[self.ranges.len().saturating_sub(32)..]
     }

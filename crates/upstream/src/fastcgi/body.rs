@@ -94,7 +94,7 @@ impl BodySource for FastcgiBody {
     }
 
     fn trailers(&mut self) -> Trailers {
-        // The application ends the request (END_REQUEST) only after the announced length.
+        // The announced length may have arrived while the application's END_REQUEST is still to come.
         match self.exchange {
             Some(_) => Trailers::Unknown,
             None => Trailers::None,

@@ -119,8 +119,8 @@ impl FastcgiExchange {
     /// request body.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<bool, FastcgiError> {
         loop {
-            // Content that is there goes into the same write as what is before it, and so does the end: a request without
-            // content costs one write.
+            // Content that has already arrived, and the record that ends the content, are sent in one write with the output before
+            // them: a request without content costs one write.
             let mut is_starved = false;
             while self.out.len() < PIECE && !is_starved && !matches!(self.content, Content::Ended) {
                 is_starved = self.poll_content(context)?.is_pending();
@@ -292,7 +292,7 @@ impl FastcgiExchange {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The client's connection counts the bytes in the pipe.
+            // The client's connection, which fills the body pipe, counts the bytes in it.
             Content::Stream(_) | Content::Ended => 0,
         };
         self.out.capacity() + self.input.capacity() + content

@@ -80,7 +80,7 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
 }
 
 fn is_field_value(value: &[u8]) -> bool {
-    // All bytes are looked at, without a branch for each, because nearly all values are good.
+    // Checks all bytes without a branch after each: nearly all values are valid, so an early exit would gain nothing.
     let is_bad = |byte: u8| (byte < b' ' && byte != b'\t') | (byte == 0x7f);
     !value.iter().fold(false, |bad, &byte| bad | is_bad(byte))
 }
@@ -94,7 +94,7 @@ fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError>
             let length = h2o_http::parse_content_length(value);
             head.length = Some(length.ok_or_else(|| HeadError::Length(shown(value)))?);
         }
-        // These fields are dropped: they apply to a single connection, or the protocol engines write their own.
+        // Drops fields that apply to a single connection, or that the protocol engines write themselves.
         Name::Known(
             Known::Connection
             | Known::KeepAlive
@@ -156,7 +156,7 @@ pub(crate) mod fuzzing {
             assert!(is_token(field.name.as_str().as_bytes()));
             assert!(super::is_field_value(field.value));
         }
-        // These fields are written by the protocol engines, so the head must not have them.
+        // The head must not have the fields that the protocol engines write.
         for name in [
             Known::ContentLength,
             Known::Connection,

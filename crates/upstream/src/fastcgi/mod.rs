@@ -145,7 +145,8 @@ impl From<NewConnection> for Connection {
 }
 
 impl Connection {
-    /// Says what happened on the connection while it was idle. With `thoroughly` the kernel is asked.
+    /// Says what happened on the connection while it was idle. With `thoroughly` the kernel is asked; otherwise the runtime's
+    /// readiness decides.
     pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         self.stream.check(thoroughly)
     }
@@ -307,7 +308,7 @@ mod tests {
         ];
         for (block, want) in cases {
             assert_eq!(head_end(block, 0), *want, "{}", block.escape_ascii());
-            // The result is the same if the block arrives one byte at a time.
+            // `head_end` finds the same position if the header block arrives one byte at a time.
             let mut found = None;
             for len in 1..=block.len() {
                 found = found.or(head_end(&block[..len], (len - 1).saturating_sub(3)));

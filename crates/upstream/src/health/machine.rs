@@ -85,7 +85,8 @@ impl HealthMachine {
                 self.state = HealthState::Down;
                 HealthChange::Down
             }
-            // Active checks fail as well: from now on only successful active checks bring the backend up.
+            // The backend was paused because requests failed, and now active checks fail as well: from now on only successful
+            // active checks bring it up.
             HealthState::Paused { .. } | HealthState::OnProbe { .. }
                 if self.failed_checks >= fall =>
             {
@@ -176,7 +177,7 @@ impl HealthMachine {
         }
     }
 
-    /// The part of its weight with which the balancer counts the backend now, at most [`FULL`].
+    /// The backend's current share of requests, by which the balancer multiplies its weight; at most [`FULL`].
     pub(super) fn share(&mut self, now: Instant) -> u32 {
         match self.state {
             HealthState::Up => FULL,

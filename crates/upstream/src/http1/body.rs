@@ -272,7 +272,8 @@ impl SpliceSource for ContentSource {
         else {
             return Poll::Ready(Err(broken_off(Failure::IO)));
         };
-        // Bytes after the body must stay in the socket, where the next request on the connection finds them.
+        // Bytes after the body must stay in the socket: spliced, they would reach the client as a part of the body. The pool finds
+        // them in the socket, and closes the connection instead of giving it to another request.
         let most = [
             left,
             exchange

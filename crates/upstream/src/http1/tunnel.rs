@@ -156,7 +156,8 @@ impl Future for UpstreamMover {
             return Poll::Pending;
         }
         match (shared.reader.take(), &this.pipe) {
-            // A client that reads nothing would not notice the end of the tunnel otherwise.
+            // A client that takes nothing from the tunnel learns only from the pipe, into which its own bytes go, that the tunnel
+            // has ended.
             (None, Some(pipe)) => pipe.give_up(Failure::IO_TIMEOUT),
             (reader, _) => {
                 shared.reader.set(reader);

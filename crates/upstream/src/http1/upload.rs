@@ -12,7 +12,7 @@ use crate::stream::UpstreamStream;
 
 /// Limit in bytes of the body data of one write.
 const PIECE: usize = 48 * 1024;
-/// Limit of the writes per turn of the task.
+/// Limit of the writes per poll of the task.
 const PIECES: usize = 16;
 
 /// The part of the request's body that was not sent.
@@ -278,7 +278,7 @@ impl Upload {
         let content = match &self.content {
             Content::Bytes(bytes) => h2o_exchange::retained(bytes),
             Content::File(reader) => reader.retained(),
-            // The client's connection, which fills the pipe, counts its bytes.
+            // The client's connection, which fills the body pipe, counts the bytes in it.
             Content::Nothing | Content::Stream(_) => 0,
         };
         self.out.capacity() + content

@@ -20,7 +20,7 @@ type State = MultiplexedState<Http2>;
 
 /// Length in bytes of the space for one read.
 const READ_SIZE: usize = 64 * 1024;
-/// Limit of the reads per turn of the task.
+/// Limit of the reads per poll of the task.
 const READS: usize = 8;
 /// While more bytes of output than this wait for a backend that does not read, nothing is read from the backend.
 const MAX_BACKLOG: usize = 256 * 1024;
@@ -223,7 +223,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return;
         };
         self.timer.set(next);
-        // The call registers the waker; a timer that is due fires in a later turn.
+        // The result is ignored: the call only registers the waker. Even a timer that is due fires later, from the worker's event
+        // loop.
         let _ = self.timer.poll_fired(task);
     }
 

@@ -10,7 +10,7 @@ use h2o_http2::{ClientConnection, ClientSettings, ErrorCode, StreamKey};
 use crate::Protocol;
 use crate::multiplexed::{Engine, StreamIndex, StreamSettings};
 
-/// Number of bytes of output up to which frames are made before they are written.
+/// While at least this number of bytes of output waits to be written, no more DATA frames are made.
 const ROUND: usize = 64 * 1024;
 
 /// Length in bytes of a frame's header (RFC 9113 §4.1).

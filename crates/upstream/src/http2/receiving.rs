@@ -19,7 +19,8 @@ impl State<Http2> {
             let rest = &input[at..];
             let Http2 { engine, out, .. } = &mut self.engine;
             let step = engine.receive(rest, &mut self.head, now, out)?;
-            // Backends have no abuse budget, since the limits of reading bound what they can cost.
+            // Drops the costs of frames, which count against a budget to stop abuse by clients. Backends have no budget: the limits
+            // of reading bound what they can cost.
             engine.take_costs();
             at += step.taken;
             match step.received {

@@ -109,7 +109,8 @@ impl State<Http3> {
         loop {
             let engine = &mut self.engine.engine;
             let step = engine.receive(engine_id(id), rest, has_ended, &mut self.head)?;
-            // Backends have no abuse budget, since the limits of reading bound what they can cost.
+            // Drops the costs of frames, which count against a budget to stop abuse by clients. Backends have no budget: the limits
+            // of reading bound what they can cost.
             engine.take_costs();
             let input = rest;
             rest = rest.get(step.taken..).unwrap_or_default();

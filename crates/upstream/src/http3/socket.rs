@@ -23,9 +23,9 @@ use super::engine::{Handshake, Http3, receive_window};
 use super::liveness::KEEP_ALIVE;
 use crate::multiplexed::{Activity, Connection, Engine, State, StreamFailure, StreamSettings};
 
-/// Limit of the batches of datagrams that are received per turn of the task.
+/// Limit of the batches of datagrams that are received per poll of the task.
 const BATCHES: usize = 4;
-/// Number of bytes after which a connection has to wait for the next turn to send more.
+/// Limit of the bytes that a connection sends per poll of the task; it sends more at the next poll.
 const SEND_TURN: usize = 1024 * 1024;
 /// If no packet arrives from a backend for this time, the connection counts as lost (RFC 9000 §10.1).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,11 +57,10 @@ pub(super) struct Socket {
 struct Entry {
     connection: Rc<Connection<Http3>>,
     activity: Activity,
-    /// `made` is the number of bytes of frames that had been made until the last turn; `read` is the number of bytes that had been
-    /// read from streams.
+    /// When the connection was last run, `made` bytes of frames had been made, and `read` bytes had been read from its streams.
     made: u64,
     read: u64,
-    /// Whether a datagram was received for the connection in this turn of the socket's task.
+    /// Whether a datagram was received for the connection in this poll of the socket's task.
     is_heard: bool,
     /// When the connection must be run next even if nothing is received or sent before: the time of its earliest timer.
     deadline: Option<Instant>,
@@ -78,7 +77,7 @@ struct Driver {
     timer: Timer,
     buffers: ReceiveBuffers,
     batch: Vec<Datagram>,
-    /// The connections that are to be run in this turn.
+    /// The connections that are to be run in this poll of the task.
     listed: Vec<ConnectionIndex>,
     buffer: Vec<u8>,
     /// Datagrams that the full socket has not taken.
@@ -194,8 +193,8 @@ impl Socket {
 }
 
 impl Driver {
-    /// Runs one turn of the task: receives all datagrams that have arrived, then runs each connection concerned once, and sends
-    /// its datagrams.
+    /// Does the work of one poll of the task: receives datagrams, then runs each connection that has something to do once, and
+    /// sends its datagrams.
     fn run(&mut self, task: &mut Context<'_>) {
         let now = self.worker.clock.now();
         self.flush_unsent(task);
@@ -214,7 +213,8 @@ impl Driver {
             Some(deadline) => self.timer.set(deadline),
             None => self.timer.clear(),
         }
-        // The call registers the waker; a timer that is due fires in a later turn.
+        // The result is ignored: the call only registers the waker. Even a timer that is due fires later, from the worker's event
+        // loop.
         let _ = self.timer.poll_fired(task);
         *socket.task.borrow_mut() = Some(task.waker().clone());
     }
@@ -351,7 +351,7 @@ impl Driver {
                         entry.connection.set_tls(handshake.tls.clone());
                     }
                     entry.activity.note(now);
-                    // No bytes are received with this event, so there can be no violation.
+                    // The event `Connected` brings no bytes of the backend, so it cannot report a violation of the protocol.
                     let _ = state.on_event(Event::Connected, now);
                 }
                 Some(event) => {

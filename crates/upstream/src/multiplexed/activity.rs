@@ -95,7 +95,7 @@ fn idle_limit<E: Engine>(state: &State<E>) -> Duration {
     if state.has_begun {
         state.settings.keepalive
     } else {
-        // No request was begun over the connection yet.
+        // A new connection is kept for `io_timeout` until its first request, even if `keepalive` is zero.
         state.settings.io_timeout
     }
 }

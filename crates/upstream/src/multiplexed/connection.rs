@@ -173,7 +173,7 @@ impl<E: Engine> State<E> {
         self.streams.get_mut(key.0)?.as_mut()
     }
 
-    /// Number of bytes of a response that its owner has not taken.
+    /// Number of bytes of a response that the client's side has not taken.
     pub(crate) fn queued(&self, key: StreamIndex) -> usize {
         let stream = self.streams.get(key.0).and_then(Option::as_ref);
         stream.map_or(0, Stream::queued)
@@ -221,7 +221,8 @@ impl<E: Engine> State<E> {
         let is_held = upload.as_ref().is_some_and(Upload::is_held);
         self.engine.set_content(key, !is_complete && !is_held);
         let mut stream = Stream::new(key, upload, headers);
-        // The request of a tunnel has no end to wait for.
+        // A request for a tunnel counts as sent after its head: the client's bytes are held back until the backend opens the
+        // tunnel.
         stream.asks_for_tunnel = head.body == BodyLength::Tunnel;
         if stream.is_sent() {
             self.unwritten.push(key);
@@ -236,9 +237,9 @@ impl<E: Engine> State<E> {
         Ok((key, head_len))
     }
 
-    /// Handles the owner dropping its stream. After a complete response the upload continues, unless its body may be resent
-    /// elsewhere; and an end of the response in a separate frame is awaited, because servers take a reset for a cancelled request.
-    /// Otherwise the stream is cancelled.
+    /// Handles the drop of a stream's owner (the request or response body that holds it). If the owner had taken the whole
+    /// response, the upload continues, and an end of the response in a separate frame is awaited, because servers take a reset for
+    /// a cancelled request. Otherwise, or if another handler may send the request body again, the stream is cancelled.
     pub(super) fn on_owner_dropped(&mut self, key: StreamIndex) {
         let is_over = self.is_over;
         let until = self.clock.now() + self.settings.io_timeout;
@@ -280,7 +281,8 @@ impl<E: Engine> State<E> {
         }
     }
 
-    /// Fails a stream: tells its owner, and cancels the stream at the backend if the connection is open.
+    /// Fails a stream: tells the request or response body that holds it, and cancels the stream at the backend if the connection is
+    /// open.
     pub(super) fn fail(&mut self, key: StreamIndex, failure: StreamFailure) {
         let Some(stream) = self.stream(key) else {
             return;

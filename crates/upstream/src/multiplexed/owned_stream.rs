@@ -6,7 +6,8 @@ use super::connection::Connection;
 use super::engine::{Engine, StreamIndex};
 use crate::balancer::InUse;
 
-/// A stream, held by its owner. Dropping this before the end of the stream cancels it (RFC 9113 §5.4.2, RFC 9114 §4.1.1).
+/// A stream, held by its owner: a request or a response body. Dropping this before the end of the stream cancels it (RFC 9113
+/// §5.4.2, RFC 9114 §4.1.1).
 pub(super) struct OwnedStream<E: Engine> {
     pub(super) connection: Rc<Connection<E>>,
     pub(super) key: StreamIndex,

@@ -96,7 +96,7 @@ pub(super) enum Response {
     Ended(End),
 }
 
-/// A stream that is open, or whose owner has not noticed its end.
+/// A stream that is open, or whose owner (the request or response body that holds it) has not noticed its end.
 pub(super) struct Stream {
     pub(super) key: StreamIndex,
     /// Memory for the fields of the response.
@@ -106,19 +106,21 @@ pub(super) struct Stream {
     informational: VecDeque<(StatusCode, Headers)>,
     /// How many informational responses have been received.
     informational_count: u32,
-    /// Bytes of the body that the owner has not taken, limited by the stream's window (HTTP/2) or by how much is read (HTTP/3).
+    /// Bytes of the response body that the client's side has not taken, limited by the stream's window (HTTP/2) or by how much is
+    /// read (HTTP/3).
     content: ByteQueue,
     /// Number of body bytes still to come, if the response has announced its length.
     missing: Option<u64>,
     /// The request body that is being sent; `None` once it was sent.
     pub(super) upload: Option<Upload>,
-    /// The waker of the stream's owner.
+    /// The waker of the stream's owner: of its request or response body.
     waker: Option<Waker>,
     /// The time at which the stream fails if there is no progress, and the failure.
     pub(super) deadline: Option<(Instant, StreamFailure)>,
     /// Whether the body of the response ends only when the upload does ([`crate::Call::ends_with_upload`]).
     pub(super) ends_with_upload: bool,
-    /// Whether the owner has taken the whole response, while the upload continues or the end of the stream is awaited.
+    /// Whether the stream's request or response body has taken the whole response and was dropped, while the upload continues or
+    /// the end of the stream is awaited.
     pub(super) is_detached: bool,
     /// Whether the request asks for a tunnel.
     pub(super) asks_for_tunnel: bool,
@@ -149,7 +151,7 @@ impl Stream {
         }
     }
 
-    /// Registers the owner's waker, which is woken when something arrives for the stream.
+    /// Registers the waker of the stream's request or response body, which is woken when something arrives for the stream.
     pub(super) fn watch(&mut self, task: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(task.waker()),
@@ -195,7 +197,7 @@ impl Stream {
         }
     }
 
-    /// Keeps an informational response until the request reads it. Returns whether the backend may send that many.
+    /// Keeps an informational response until the request reads it. Returns false if the backend has sent too many of them.
     pub(super) fn on_informational(&mut self, status: StatusCode, headers: Headers) -> bool {
         self.informational_count += 1;
         if self.informational_count > MAX_INFORMATIONAL {
@@ -292,7 +294,7 @@ impl Stream {
         }
     }
 
-    /// Number of body bytes that the owner has not taken.
+    /// Number of bytes of the response body that the client's side has not taken.
     pub(super) fn queued(&self) -> usize {
         self.content.len()
     }
@@ -302,7 +304,7 @@ impl Stream {
         self.queued() + self.upload.as_ref().map_or(0, Upload::retained)
     }
 
-    /// Number of bytes of the body that the owner has not taken, including those still to come; `None` if unknown.
+    /// Number of bytes of the response body that the client's side has not taken, including those still to come; `None` if unknown.
     pub(super) fn left(&self) -> Option<u64> {
         let queued = self.queued() as u64;
         if self.is_open() {
@@ -329,7 +331,7 @@ impl Stream {
         matches!(self.response, Response::Ended(Ok(None)))
     }
 
-    /// Whether the owner is to wait for the end of the upload although the response may have ended.
+    /// Whether the response body may end only after the upload, although the response may have ended.
     pub(super) const fn awaits_upload(&self) -> bool {
         self.ends_with_upload && !self.asks_for_tunnel && self.upload.is_some()
     }
@@ -342,7 +344,7 @@ impl Stream {
         }
     }
 
-    /// Whether the owner has taken the whole response, though END_STREAM may still be to come.
+    /// Whether the client's side has taken the whole response, though END_STREAM may still be to come.
     pub(super) fn is_taken(&self) -> bool {
         let is_all = match self.response {
             Response::Content => self.missing == Some(0),
@@ -352,7 +354,7 @@ impl Stream {
         is_all && self.content.is_empty()
     }
 
-    /// Whether the stream can be forgotten: owner, upload and response are done.
+    /// Whether the stream can be forgotten: its request or response body was dropped, and upload and response are over.
     pub(super) const fn is_forgettable(&self) -> bool {
         self.is_detached && self.upload.is_none() && !self.is_open()
     }

@@ -66,8 +66,8 @@ impl Upload {
         }
     }
 
-    /// Whether the client's body is kept so that another handler may send it again. This upload must then end with its owner,
-    /// because a pipe has one reader only.
+    /// Whether the client's body is kept so that another handler may send it again. This upload must then end when the stream's
+    /// request or response body is dropped: the other handler reads from the same pipe, which has one reader only.
     pub(super) fn is_kept(&self) -> bool {
         matches!(&self.content, Content::Pipe { pipe, .. } if pipe.is_kept())
     }
@@ -183,8 +183,8 @@ impl Upload {
                 if let Some(left) = &mut self.left {
                     *left -= len;
                 }
-                // If the end of the client's body is known, END_STREAM is sent with the last data, so that the backend knows the
-                // length of the body before it begins.
+                // If the end of the client's body is known, END_STREAM is sent with the last data. So a backend that receives the
+                // whole body at once knows its length before it begins to process the request.
                 let is_end = match self.left {
                     Some(left) => left == 0,
                     None => rest.is_empty() && pipe.is_drained(),

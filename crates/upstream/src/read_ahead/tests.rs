@@ -299,7 +299,7 @@ fn what_comes_slowly_is_handed_on_at_once() {
             assert_eq!(response.take(1).await, 0);
             response.send(20);
             assert_eq!(response.take(100).await, 20);
-            // The same holds after bytes that were buffered in memory and in a file.
+            // After bytes were buffered, in memory and then in a file, bytes that arrive slowly are again passed on at once.
             for kept in [1_000, 1_000_000] {
                 response.send(kept);
                 response.block(LONG).await;
@@ -352,7 +352,8 @@ fn trailers_follow_what_was_kept() {
 #[test]
 fn at_the_ceiling_the_backend_waits_and_goes_on_later() {
     let ceilings = [
-        // The ceilings are the limit of the response, the limit of the process, and no temporary files at all.
+        // Each case: the temporary files of the process, the limit of one response's file, and the number of bytes that fit into
+        // the file.
         (TempFiles::default(), 1_000_000, 1_000_000),
         (TempFiles::new("/tmp".into(), 1_000_000), MANY, 1_000_000),
         (TempFiles::default(), 0, 0),
@@ -392,7 +393,7 @@ fn a_client_that_goes_away_takes_the_file_and_the_backends_connection_along() {
         let (backend, files) = (Rc::clone(&response.backend), Arc::clone(&response.files));
         drop(response);
         assert!(!backend.borrow().is_held);
-        // The clock does not advance while a disk thread works.
+        // The paused clock does not advance while a disk thread closes the file.
         tokio::time::sleep(MOMENT).await;
         assert_eq!(files.used(), 0);
     });

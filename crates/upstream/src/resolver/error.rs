@@ -108,7 +108,7 @@ impl std::error::Error for ResolveError {}
 
 impl From<LookupError> for ResolveError {
     fn from(error: LookupError) -> Self {
-        // A name that contains a NUL cannot be passed to the library, which then reports the number 0.
+        // A name that contains a NUL cannot be passed to `getaddrinfo`; the crate `dns_lookup` then reports the error number 0.
         match error.error_num() {
             0 => Self::NoName,
             number => Self::from_number(number),

@@ -253,14 +253,15 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
             resolver.find(worker, "name", Configured).await,
             Ok(vec![ONE])
         );
-        // A new answer that arrives soon is used.
+        // When the previous answer has expired, a new answer that arrives within `MAX_WAIT` is used.
         pass(POSITIVE_LIFE).await;
         go.send(Ok(vec![TWO])).unwrap();
         assert_eq!(
             resolver.find(worker, "name", Configured).await,
             Ok(vec![TWO])
         );
-        // A caller waits for the new answer for a moment only, counted from the first caller.
+        // Callers wait for the new answer until `MAX_WAIT` has passed since the first of them called, and then get the previous
+        // answer.
         pass(POSITIVE_LIFE).await;
         let soon = || tokio::time::timeout(MAX_WAIT / 2, resolver.find(worker, "name", Configured));
         assert!(soon().await.is_err());
@@ -269,7 +270,7 @@ fn a_configured_name_keeps_its_last_answer_while_a_new_one_is_awaited() {
             Ok(vec![TWO])
         );
         assert_eq!(soon().await, Ok(Ok(vec![TWO])));
-        // However late the new answer arrives, it is used from then on.
+        // A new answer that arrives after `MAX_WAIT` is used by later callers.
         go.send(Ok(vec![ONE])).unwrap();
         let late = async {
             while resolver.find(worker, "name", Configured).await != Ok(vec![ONE]) {
@@ -299,7 +300,8 @@ fn only_the_word_that_there_is_no_address_ends_the_last_answer() {
                 resolver.find(worker, "name", Configured).await,
                 Ok(vec![ONE])
             );
-            // The outcome is the same when the failed look-up is repeated.
+            // A look-up after the life of the good answer fails, and another one after the life of that failure: the result is the
+            // same.
             for life in [POSITIVE_LIFE, NEGATIVE_LIFE] {
                 pass(life).await;
                 go.send(Err(error)).unwrap();

@@ -50,7 +50,7 @@ impl Places {
 }
 
 impl Threads {
-    /// See [`Places::new`].
+    /// Limits look-ups to `count` at a time, as [`Places::new`] does.
     pub(super) fn new(count: usize) -> Self {
         Self(Mutex::new(Places::new(count)))
     }
@@ -91,7 +91,7 @@ pub(super) async fn run(
             }
         }
         drop(permit);
-        // Sending fails if the worker has ended.
+        // Sending the result fails if the worker has ended.
         let _ = sender.send(result);
     });
     spawned.map_err(|_| ResolveError::Memory)?;

@@ -58,7 +58,7 @@ fn broken_answers_are_told_apart() {
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n".into(),
             "received unexpected 101 response",
         ),
-        // These responses break off or become invalid after the head.
+        // Responses that break off or become invalid after the head.
         (ok("content-length: 5\r\n") + "ab", "200 ab!I/O error"),
         (ok("content-length: 5\r\n"), "200 !I/O error"),
         (chunked(""), "200 !I/O error"),
@@ -77,7 +77,7 @@ fn broken_answers_are_told_apart() {
             chunked("11111111111111111\r\n"),
             "200 !failed to parse the response",
         ),
-        // These responses are invalid, but accepted.
+        // Responses that are invalid, but accepted.
         (chunked("2\r\nab"), "200 ab"),
         (chunked("2\r\nab\r"), "200 ab"),
         (chunked("2\r\nab\r\n"), "200 ab"),

@@ -48,7 +48,7 @@ fn connections_are_used_again_if_both_sides_want_that() {
         with("connection: close\r\n"),
         with("connection: x\r\n"),
         with("").replace("1.1", "1.0"),
-        // There are bytes after the body, which could only be taken for the next response.
+        // Bytes follow the body: the next request on the connection would take them for its response.
         with("") + "HTTP/1.1 200 OK\r\n\r\n",
         chunked.to_string() + "x",
         "HTTP/1.1 204 No Content\r\ncontent-length: 1\r\n\r\nx".to_string(),
@@ -187,7 +187,7 @@ fn closing_at_the_second() -> (std::net::SocketAddr, mpsc::Receiver<usize>) {
         peer.head();
         sender.send(index).unwrap();
         peer.send(OK);
-        // A request body, which the backend has not read, does not count as a head.
+        // Only text with the end of a head counts as a request: here the backend may read the body of the first request instead.
         if peer.head().ends_with("\r\n\r\n") {
             sender.send(index).unwrap();
         }

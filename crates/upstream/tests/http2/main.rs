@@ -54,7 +54,7 @@ fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
                         ..settings.clone()
                     },
                 );
-                // The connection of this request is counted as well.
+                // The request for `/connections` opens a connection itself, which the backend counts as well.
                 let other = kit::upstream(
                     &address,
                     UpstreamSettings {
@@ -224,7 +224,7 @@ fn content_of_several_windows_goes_both_ways() {
                     "content differs at byte {at}"
                 );
             }
-            // The body of this request is complete from the start.
+            // A POST request whose body is complete from the start.
             let ask = post("/echo", Bytes::from(vec![b'x'; 500_000]));
             let reply = send(&worker, &upstream, ask).await.unwrap();
             assert_eq!(text_len(reply.body).await, 500_000);

@@ -38,7 +38,7 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 /// The transport parameters of a client, and other choices for its handshake.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The TLS configuration, which also keeps sessions.
+    /// The TLS configuration, which also stores the TLS sessions that later connections resume.
     pub tls: Arc<ClientConfig>,
     /// Transport parameter `initial_max_data`.
     pub max_data: u64,
@@ -387,7 +387,8 @@ impl Quic {
         stream
     }
 
-    /// Returns the client's next unidirectional stream, after those of HTTP/3. Waits for the server as [`Quic::next_request`] does.
+    /// Returns the client's next unidirectional stream, after its control and QPACK streams. Waits for the server as
+    /// [`Quic::next_request`] does.
     pub fn next_unidirectional(&mut self) -> u64 {
         let stream = self.next_unidirectional;
         self.next_unidirectional += 4;
@@ -603,7 +604,7 @@ impl Quic {
         self.spaces[DATA_SPACE].unacknowledged.is_empty()
     }
 
-    /// The numbers of the packets received since the handshake, in ascending order.
+    /// The numbers of the 1-RTT packets received, in ascending order.
     #[must_use]
     pub fn received_numbers(&self) -> Vec<u64> {
         self.spaces[DATA_SPACE].received.all().collect()

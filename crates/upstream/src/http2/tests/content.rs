@@ -29,7 +29,7 @@ fn the_server_sends_one_window_ahead_of_the_client() {
         let piece = std::future::poll_fn(|task| body.poll_next(task, 10_000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 900);
         settle().await;
-        // With the next request, the server processes the WINDOW_UPDATE.
+        // The server reads the WINDOW_UPDATE while it waits for the next request.
         let other = ask(&connection, "/");
         server.request().await;
         assert_eq!(server.engine.sendable(stream), 1000);

@@ -336,7 +336,7 @@ fn whatever_a_server_sends_every_call_ends() {
                     call.abort();
                 }
             }
-            // The uploads end; the server sends nothing more, or closes the connection.
+            // The uploads end. At random, the server keeps the connection open without sending anything more, or closes it.
             pipes.iter().for_each(|pipe| pipe.finish(Ok(())));
             let silent = (dice.roll(2) == 0).then_some(bare);
             for call in calls {

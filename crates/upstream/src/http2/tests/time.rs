@@ -61,7 +61,7 @@ fn a_slow_client_is_not_the_servers_fault() {
         let piece = std::future::poll_fn(|task| body.poll_next(task, 400)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 400);
         sleep(100 * SECOND).await;
-        // The client has taken everything, so now the server must send more.
+        // Once the client has taken everything, the server must send more within the I/O timeout.
         let piece = std::future::poll_fn(|task| body.poll_next(task, 1000)).await;
         assert_eq!(piece.unwrap().unwrap().len(), 600);
         let began = Instant::now();

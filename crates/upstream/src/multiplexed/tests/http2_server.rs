@@ -32,7 +32,7 @@ impl Server for Http2Server {
         match self.0.next().await {
             http2::ServerEvent::Request(stream, head) => ServerEvent::Request(index(stream), head),
             http2::ServerEvent::Data(stream, data, end) => {
-                // The flow-control window is restored by the bytes that were received.
+                // The server extends the flow-control window by the bytes received, so that the client can send more.
                 (self.0.engine).release_content(stream, data.len(), &mut self.0.out);
                 self.0.flush().await;
                 ServerEvent::Data(index(stream), data, end)

@@ -28,7 +28,7 @@ pub(super) enum ServerEvent {
 /// How the server resets a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reset {
-    /// The server has not looked at the request.
+    /// The server refuses the request without processing it.
     Refused,
     Failed,
 }
