@@ -136,7 +136,7 @@ impl Io {
             return Ok(Read::Blocked);
         }
         if self.tls.is_some() {
-            // While TLS early data may come, `continue_handshake` reads the socket in place of this function.
+            // While TLS early data may come, the connection reads the socket by [`Io::read_early`], not by this function.
             if self.stage == TlsStage::Early {
                 return Ok(Read::Blocked);
             }

@@ -38,7 +38,7 @@ impl Server {
         let generations = next.share_out(loaded, bound, workers, &adopted, Some(&self.current))?;
         drop(adopted);
         next.begin_services(Some(&mut self.current))?;
-        // No step after this one can fail.
+        // No step after this one can fail, so the old configuration never has to be restored.
         let settings = loaded.settings();
         set_limits(&self.shared, &settings, workers);
         warnings.extend(settings_that_need_restart(

@@ -126,7 +126,7 @@ fn new_connections_are_not_shown_certificates_that_were_replaced() {
     assert_eq!(&*list[0].place, "test.conf:7");
     assert_eq!(&*list[0].hosts[0].name, "a.test");
     assert_eq!(&*list[0].listeners[0], format!("127.0.0.1:{}", server.port));
-    // The number is the Unix time of 2999-12-31.
+    // The certificate ends on 2999-12-31; `not_after` is that day as a Unix time.
     assert_eq!(list[0].not_after, 32_503_593_600);
     assert!(list[0].is_for("www.a.test") && !list[0].is_for("a.test"));
 }

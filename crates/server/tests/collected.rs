@@ -281,7 +281,7 @@ fn large_content_is_in_a_file_and_small_content_in_memory_and_neither_is_changed
         for is_announced in WAYS {
             let mut stream = upload_over_http1(server.port, "/sum", is_announced, &content);
             assert_eq!(response(&mut stream), (200, true, want.clone()));
-            // The connection still takes another request.
+            // The server keeps the connection open for another request after the upload.
             write!(stream, "GET /plain HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
             assert_eq!(response(&mut stream).2, "plain");
             let (mut client, stream, seen) =

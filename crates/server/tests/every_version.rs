@@ -477,9 +477,9 @@ fn answers_with_errors_use_the_budget_up_and_others_restore_it() {
             }
         }
         let missing = (0..40).map_while(|_| client.ask(Request::Get("/missing")));
-        // The error responses of the loop above have cost 100 units, the whole abuse budget, and the other responses have restored
-        // nearly all of them. The response that exceeds the budget is still sent, as the last one. Over HTTP/3, QUIC probes of a
-        // client that waits long cost some units, too.
+        // Until here, error responses have cost 100 units, the whole abuse budget, and the other responses have restored nearly all of
+        // them. The response that exceeds the budget is still sent, as the last one. Over HTTP/3, QUIC probes of a client that waits long
+        // cost some units, too.
         let count = missing.count();
         assert!((10..=20).contains(&count), "{version:?}: {count}");
     }

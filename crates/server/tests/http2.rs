@@ -131,7 +131,7 @@ fn an_upload_that_had_to_wait_streams_through_a_handler_that_answers_at_once() {
     assert_eq!(client.window(second), 0);
     client.send(first, b"", true);
     client.until(&format!("{first} 6 bytes."));
-    // The first response has used part of the connection's flow control window.
+    // The client raises the window of the connection, too, because the first response has used part of it.
     client.allow(second, 1 << 20);
     client.until_content(second, 65_535);
     server.wait_for("began-b");

@@ -325,7 +325,7 @@ fn no_time_limit_of_http_concerns_tunnels() {
     let mut client = Client::connect(server.port);
     let silent = client.connect_to("/echo", "websocket");
     client.until(&format!("{silent} 200"));
-    // This client does not enlarge its flow-control window.
+    // The client of this tunnel does not enlarge its flow-control window, so the tunnel's response has to wait.
     let mut shut = Client::connect(server.port);
     let flood = shut.connect_to("/flood", "websocket");
     shut.until_content(flood, 65_535);

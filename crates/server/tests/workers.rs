@@ -36,7 +36,7 @@ fn no_worker_dies_unnoticed() {
     let panic = Order::Run(Box::new(|_| panic_any(Relentless)));
     assert!(workers[0].order(panic));
     assert_eq!(ends.recv(), Ok(WorkerEnd::Died));
-    // The other worker goes on serving until the server is shut down.
+    // One of the two workers has died; the other one goes on serving until the server is shut down.
     server.shut_down();
     assert_eq!(ends.recv(), Ok(WorkerEnd::Drained));
     server.join();

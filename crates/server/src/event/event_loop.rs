@@ -212,7 +212,7 @@ impl EventLoop {
                     }
                 }
                 Order::Run(question) => {
-                    // Another thread has sent the closure; a panic in it must not end the worker.
+                    // The closure comes from another thread, for example for a status report. A panic in it must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
                 Order::Configure(next) => {

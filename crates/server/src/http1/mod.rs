@@ -205,7 +205,7 @@ impl Http1 {
                     }
                 }
                 Some(pulled @ (PullResult::Waiting | PullResult::Blocked)) => break pulled,
-                // The body of the response cannot be completed.
+                // The request is over, because the body of its response cannot be completed.
                 None => {
                     self.report_written(turn, false);
                     return Flow::Continue;

@@ -286,7 +286,7 @@ impl Streams for Http1Streams {
 
     fn send_data(&mut self, turn: &mut Turn<'_>, _id: SlotId, piece: &Bytes, is_end: bool) {
         if self.engine.is_tunnel() && turn.out.is_empty() {
-            // The piece is sent without a copy to the output buffer.
+            // A piece for the client of a tunnel is sent directly, without a copy to the output buffer.
             if turn.connection.io.send(turn.context, piece).is_err() {
                 self.is_over = true;
             }

@@ -414,7 +414,8 @@ impl Http2 {
             self.abandon();
             return Flow::Close;
         }
-        // The delay of new requests may have ended, or the last stream may have been closed.
+        // The timer may have fired for the end of `http2-dos-delay`, so that delayed requests can start, or a timeout may have closed the
+        // last stream, so that the connection can end.
         self.run(turn)
     }
 

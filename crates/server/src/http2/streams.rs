@@ -184,7 +184,7 @@ impl Streams for ServerConnection {
             // The code REFUSED_STREAM tells the client that the request was not processed (RFC 9113 §8.7).
             CloseReason::Refused => Some(ErrorCode::REFUSED_STREAM),
             CloseReason::TooSlow => Some(ErrorCode::CANCEL),
-            // The code says that the connection to which the tunnel leads was reset (RFC 9113 §8.5).
+            // The code CONNECT_ERROR tells the client that the connection to the tunnel's destination was reset (RFC 9113 §8.5).
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
             CloseReason::PushCancelled | CloseReason::BodyLost => Some(ErrorCode::INTERNAL_ERROR),
             CloseReason::BodyBroken => Some(ErrorCode::PROTOCOL_ERROR),

@@ -233,7 +233,8 @@ impl Http3Streams {
         self.lines[index] = Line {
             id: Some(StreamId::new(id)),
             window: FIRST_WINDOW,
-            // A client that takes little of a stream at first also raises the window by little.
+            // The first piece of a response body after the initial window is small for a client whose initial window is small: such a
+            // client also raises the window by little.
             piece: usize::try_from(self.first_window)
                 .unwrap_or(usize::MAX)
                 .max(LEAST_PIECE),
@@ -438,9 +439,9 @@ impl Http3Streams {
             urgency,
             incremental,
         } = self.engine.priority(key);
-        // Among the responses of one urgency, those that are not incremental are sent first, one after the other; then the
-        // incremental responses take turns. Those of the default urgency have the ranks directly below 0, the rank of streams that
-        // are given none.
+        // Among the responses of one urgency, those that are not incremental are sent first, one after the other; then the incremental
+        // responses take turns. Responses of the default urgency have negative ranks: streams without a priority, such as the control
+        // stream, have the rank 0 and go before them.
         const STREAMS: i32 = 1 << 24;
         let place = if incremental {
             -STREAMS
@@ -704,7 +705,7 @@ impl Streams for Http3Streams {
             CloseReason::Complete | CloseReason::EnoughRead | CloseReason::Reset => None,
             CloseReason::Refused => Some(ErrorCode::REQUEST_REJECTED),
             CloseReason::TooSlow => Some(ErrorCode::REQUEST_CANCELLED),
-            // The code says that the connection to which the tunnel leads was reset (RFC 9114 §4.4).
+            // The code CONNECT_ERROR tells the client that the connection to the tunnel's destination was reset (RFC 9114 §4.4).
             CloseReason::TunnelBroken => Some(ErrorCode::CONNECT_ERROR),
             // H2O compatibility: H2O ends the stream here as if the response were complete. This server does not: clients must be
             // able to tell that the response is incomplete.

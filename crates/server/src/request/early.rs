@@ -41,7 +41,7 @@ impl Requests {
         let Some(early) = &mut self.early else {
             return;
         };
-        // An earlier request in the same slot may have left a copy of its body.
+        // If an earlier request in the same slot has left a copy of its body, that copy is dropped.
         early.forget(id);
         if !matches!(body, RequestBody::None) {
             early.bodies.push((id, body.clone()));
@@ -99,7 +99,7 @@ impl Requests {
             return;
         };
         self.queue.extend(early.held.drain(..));
-        // The data is kept while any early request is left: a handler that still runs may answer 425 later.
+        // The copy of a body is kept while the handler of its request still runs: it may answer 425 later.
         let slots = &self.slots;
         early.bodies.retain(|(id, _)| {
             let slot = slots.get(*id);

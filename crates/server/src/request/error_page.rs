@@ -34,7 +34,7 @@ pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
 
 fn page(response: &Response, text: &Bytes) -> Vec<u8> {
     let (code, reason) = (response.status.as_u16(), response.status.reason());
-    // A content security policy of the site would forbid the inline style of the error page.
+    // If the site has a content security policy, the page has no inline style: the policy would forbid it.
     let policy = response.headers.get(Known::ContentSecurityPolicy);
     let style = match policy {
         Some(_) => String::new(),

@@ -364,7 +364,7 @@ impl Requests {
                 slot.phase = phase;
                 self.resume(streams, turn, id);
             }
-            // The client has reset the promised stream, and another request may have its slot.
+            // Nothing is sent: the client has reset the promised stream, and another request may have its slot.
             phase @ (Phase::InStep
             | Phase::Collecting(_)
             | Phase::AwaitingBody
@@ -392,7 +392,7 @@ fn prepare_push(turn: &Turn<'_>, exchange: &ExchangeRef, page: &Exchange, head: 
     // The id 0 is no stream of the client, so the pushed response cannot push further resources.
     exchange.protocol = Protocol::Http2(Http2Stream::default());
     routing::route(exchange, &turn.connection.listener);
-    // A promised request has no field by which the client could be recognised.
+    // A promised request has no field that tells the client's address, so the address is that of the request for the page.
     exchange.client = page.client;
 }
 

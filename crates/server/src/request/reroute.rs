@@ -165,7 +165,7 @@ fn rewind_body(exchange: &mut Exchange, streams: bool) -> bool {
     let pipe = match &exchange.body {
         RequestBody::Stream(pipe) => pipe,
         RequestBody::Bytes(_) | RequestBody::File(_) => return true,
-        // No handler so far has read the body.
+        // The body was dropped as it came, since no handler so far wanted it.
         RequestBody::None => return false,
     };
     if !pipe.rewind() {

@@ -364,7 +364,7 @@ fn filter(
             }
         }
     }
-    // No handler will read the request body any more.
+    // No handler will read the request body any more, so it is dropped, or no longer kept for another handler.
     match &exchange.body {
         RequestBody::Stream(pipe) => pipe.stop_keeping(),
         RequestBody::Bytes(_) | RequestBody::File(_) => exchange.body = RequestBody::None,

@@ -51,8 +51,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-max-concurrent-requests-per-connection",
         "NUMBER",
         "100",
-        "How many requests of a connection are processed at the same time; further requests wait in their order. Also the number of \
-         resets in a row that are tolerated, see `http2-dos-delay`.",
+        "How many requests of a connection are processed at the same time; further requests wait in their order. The number is also \
+         the limit of resets for `http2-dos-delay`.",
         |scope, command| {
             settings(scope).http2.max_concurrent_requests =
                 command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
@@ -133,8 +133,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-dos-delay",
         "SECONDS",
         "0.1; configured values are whole seconds",
-        "How long new requests wait on a connection whose client resets more streams than it lets complete. In seconds, as in \
-         H2O (whose manual says milliseconds). `0` switches the delay off.",
+        "How long new requests of a connection wait once its client has reset too many: as many as \
+         `http2-max-concurrent-requests-per-connection` says, where each request that was answered makes up for one reset. Counts \
+         for HTTP/3 as well. In seconds, as in H2O (whose manual says milliseconds). `0` switches the delay off.",
         |scope, command| {
             settings(scope).http2.dos_delay = seconds(command.node)?;
             Ok(())

@@ -72,13 +72,15 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "handshake-timeout-rtt-multiplier",
         "NUMBER",
         "400",
-        "How many round trips a handshake may take. `0`: only `handshake-timeout` limits it.",
+        "How many round trips a handshake may take, each of them counted as at least 66 milliseconds; then its connection is \
+         closed. `0`: only `handshake-timeout` limits the handshake.",
     ),
     attribute(
         "max-initial-handshake-packets",
         "NUMBER",
         "1000",
-        "How many packets are sent for one handshake; at most 64 of them with acknowledgements.",
+        "How many packets the server may send during one handshake. If it needs more, it closes the connection; and also, whatever \
+         this number is, if more than 64 of the packets have acknowledgements.",
     ),
     attribute(
         "qpack-encoder-table-capacity",
@@ -131,13 +133,14 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "non-resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections of new clients `jumpstart-default` is used.",
+        "On how many of 255 connections with new clients the server uses `jumpstart-default`; the others begin with `initcwnd`.",
     ),
     attribute(
         "resume-jumpstart-ratio",
         "ON|OFF|0..255",
         "ON",
-        "On how many of 255 connections of clients that return `jumpstart-max` is used.",
+        "On how many of 255 connections with returning clients the server uses `jumpstart-max`; the others begin like those with \
+         new clients.",
     ),
     attribute(
         "qlog",
@@ -151,8 +154,10 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "rapid-start",
         "ON|OFF|0..255",
         "OFF",
-        "On how many of 255 connections the window triples, instead of doubling, in a round trip until round trips become longer or packets are \
-         lost; what was sent too much is then taken back. For `cc: reno` and `cc: cubic`, with a warning otherwise.",
+        "On how many of 255 connections the congestion window triples in a round trip, instead of doubling, until round trips \
+         become longer or a packet is lost. The first loss then lowers the window as if it had been only as large as what the \
+         client acknowledged in one round trip. For `cc: reno` and `cc: cubic`; with other controllers it has no effect, and a \
+         warning says so.",
     ),
 ];
 

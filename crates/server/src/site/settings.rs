@@ -328,8 +328,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-delegations",
         "NUMBER",
         "5",
-        "Largest number of internal redirects of one request, including those to error documents and by `x-reproxy-url`; forwarding such \
-         a request to a backend counts as well. A request that needs more gets 502.",
+        "How often the server may answer one request by another resource: by an error document, by the target of an internal \
+         redirect (`x-reproxy-url`, `redirect` with `internal: YES`, and the redirects that these lead to), or by what a script \
+         gets from `H2O.reprocess`. From the first of these on, all that `max-reprocesses` counts is counted here instead. A \
+         request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().delegations = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -339,7 +341,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-reprocesses",
         "NUMBER",
         "5",
-        "How often one request may be passed on otherwise: by `rewrite`, by `file.try-files`, by `H2O.reprocess` of a script, or to a backend. A request that needs more gets 502.",
+        "How often one request may be passed on before `max-delegations` begins to count. Each `rewrite`, each redirect by \
+         `file.try-files` and each forwarding to a backend of `proxy.reverse.url` counts as one; with `0`, every \
+         `proxy.reverse.url` answers 502. A request that needs more gets 502.",
         |scope, command| {
             scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
             Ok(())
@@ -480,8 +484,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "connection-budget",
         "UNITS",
         "2000",
-        "Not in H2O: protection against abuse. Each connection begins with this number of units and is closed when none are left. A read \
-         of a few bytes that completes no message or frame costs 1 unit, a request that ends in an error 5; any other request restores 2.",
+        "Not in H2O: protection against abuse. Each connection begins with this number of units and is closed when none are left. A \
+         read of less than 256 bytes that completes no message or frame costs 1 unit. A request that is answered with status 400 \
+         or above, by this server or by a backend, costs 5: so a client may get some 400 times 404 at once by default. Any other \
+         request restores 2 units, and 2048 bytes of response bodies restore 1. Frames of HTTP/2 and HTTP/3 that serve nothing \
+         cost units, too ([table for HTTP/2](http2.md#limits-and-protection)).",
         |scope, command| {
             settings(scope).budget.units = command.node.integer("%u", 10..=1_000_000_000)?;
             Ok(())

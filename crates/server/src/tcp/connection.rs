@@ -517,8 +517,8 @@ impl Connection {
                     turn.end();
                     flow
                 };
-                // A connection with a truncated response is closed without TLS close_notify, so that the client notices
-                // the truncation.
+                // TLS close_notify is sent only if no request was in progress. Otherwise the response is truncated, and the client notices
+                // that by the missing close_notify.
                 if flow == Flow::Close && is_idle {
                     self.state.io.close_notify();
                 }

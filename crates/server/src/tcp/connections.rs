@@ -106,7 +106,7 @@ impl Connections {
 
     /// Accepts the connections that wait at a listening socket, and closes the socket.
     fn close_listener(&mut self, index: usize) {
-        // Without this the kernel would reset connections that are still in the accept queue when the socket is closed.
+        // Connections that are still in the accept queue are accepted first: the kernel would reset them when the socket is closed.
         while self.accept(index) {}
         if let Some((socket, _)) = self.listeners.try_remove(index) {
             self.registry.remove(&socket);

@@ -397,7 +397,7 @@ impl QuicConnections {
         connection.settle_account(&context);
         let is_over = flow == Flow::Close || connection.is_over();
         if is_over && !was_over {
-            // The connection no longer counts, so that another client may be accepted.
+            // The connection no longer counts towards the limits of connections, so that another client may be accepted.
             self.open -= 1;
             let quic_connections = &context.worker.shared.quic_connections;
             quic_connections.fetch_sub(1, Relaxed);
