@@ -130,10 +130,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "fastcgi.health-check",
             "OFF|ON, or a mapping",
             "OFF",
-            "Not in H2O: checks of applications, like [`proxy.health-check`](#proxyhealth-check). An application of a path gets the \
-             `path` of the check as `PATH_INFO`, with an empty `SCRIPT_NAME`. One within \
-             [`file.custom-handler`](#filecustom-handler) gets it as `SCRIPT_NAME`, and as `SCRIPT_FILENAME` with \
-             [`fastcgi.document_root`](#fastcgidocument_root) before it. Also switches `fastcgi.passive-health-check` and \
+            "Not in H2O: checks of applications, like `proxy.health-check`. An application at the level of a path gets the `path` \
+             of the check as `PATH_INFO`, with an empty `SCRIPT_NAME`. One within `file.custom-handler` gets it as `SCRIPT_NAME`, \
+             and as `SCRIPT_FILENAME` with `fastcgi.document_root` before it. Also switches `fastcgi.passive-health-check` and \
              `fastcgi.retry` on, unless they are set.",
             |scope, command| {
                 let check = health_policy::health_check(command.node)?;

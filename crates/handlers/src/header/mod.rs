@@ -82,15 +82,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "header.cookie.unset",
         COOKIES,
         "Removes the cookies of these names from `cookie` headers of responses, which hardly any response has; `set-cookie` headers \
-         stay as they are. [`proxy.header.cookie.unset`](#proxyheadercookieunset) is for the cookies that clients send.",
+         stay as they are. `proxy.header.cookie.unset` is for the cookies that clients send.",
         |scope, command| add_rules(scope, command, Verb::CookieUnset),
     ),
     directive(
         "header.cookie.unsetunless",
         COOKIES,
-        "Removes all cookies but those of these names from `cookie` headers of responses, like `header.cookie.unset`; `set-cookie` \
-         headers stay as they are. [`proxy.header.cookie.unsetunless`](#proxyheadercookieunsetunless) is for the cookies that \
-         clients send.",
+        "Removes all cookies but those of these names from `cookie` headers of responses; `set-cookie` headers stay as they are. \
+         `proxy.header.cookie.unsetunless` is for the cookies that clients send.",
         |scope, command| add_rules(scope, command, Verb::CookieUnsetUnless),
     ),
 ];
