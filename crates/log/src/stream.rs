@@ -192,7 +192,7 @@ impl Stream {
                 }
             }
         }
-        // The lock is released first, because the report may be written to this same stream.
+        // The state is unlocked before failures are reported, because the report may be written to this same stream.
         drop(state);
         if let Some(error) = failure {
             shared.report_failure(error);
@@ -240,7 +240,8 @@ impl Stream {
         let deadline = now() + patience;
         let mut state = self.shared.lock();
         self.shared.begin_close(&mut state);
-        // The command of an error log is not waited for: standard error keeps its input open.
+        // The end of an error log's command is not awaited: standard error of this process keeps the input of the command
+        // open.
         while state.phase == Phase::Closing || state.is_watched && !state.is_error_log {
             let left = deadline.saturating_duration_since(now());
             if left.is_zero() {

@@ -43,7 +43,7 @@ pub struct QueuedStream {
 /// ```
 #[derive(Debug, Default)]
 pub struct UrgencyQueue {
-    /// The queued streams; the index is the slot.
+    /// The queued streams; the index is the slot (the caller's number of the stream).
     members: Vec<Member>,
     /// A binary heap of the streams that are served in the order of their identifiers; each member knows its place in the
     /// heap.

@@ -106,7 +106,7 @@ impl Conversation {
             Err(error) => (0, Some(Event::Error(error))),
         };
         self.input.drain(..taken);
-        // Bytes after a response are not read before the next request is sent.
+        // Once the response is complete, the test passes no more bytes to the engine before it sends the next request.
         let progress = (taken > 0 || event.is_some()) && !self.connection.is_response_done();
         match (event, self.events.last_mut()) {
             (Some(Event::Data(more)), Some(Event::Data(data))) => data.extend(more),

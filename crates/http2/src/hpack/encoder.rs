@@ -75,7 +75,8 @@ impl Encoder {
     #[inline]
     #[must_use]
     pub const fn generation(&self) -> (u32, u32) {
-        // The size of the table is part of the value, since shrinking the table evicts entries without inserting any.
+        // The size of the table is part of the encoder's generation, since shrinking the table evicts entries without
+        // inserting any.
         let changes = self.table.entries().inserted().wrapping_add(self.tried);
         (changes, self.table.entries().len())
     }

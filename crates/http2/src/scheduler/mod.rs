@@ -104,7 +104,7 @@ pub struct Scheduler {
     placeholders: usize,
     open: usize,
     ready: usize,
-    /// The node of the only stream that can send, which needs no selection; reset as soon as another stream can send, too.
+    /// The node of the stream that can send, if it is the only one: its turns need no search in the tree.
     alone: u32,
     /// If the client uses RFC 9218: the streams that can send, queued by the numbers of their nodes. The tree then only
     /// records the priorities that the client requests.

@@ -227,7 +227,7 @@ impl Tree {
     pub(super) fn depend(&mut self, node: u32, parent: u32, weight: u16, exclusive: bool) {
         debug_assert_ne!(node, parent);
         if self.nodes[node].first_child != NONE && self.is_below(parent, node) {
-            // If the new parent is below this node, it first moves to this node's place (RFC 7540 §5.3.3).
+            // A new parent that is below this node first moves to this node's place (RFC 7540 §5.3.3).
             let weight = self.nodes[parent].weight;
             self.relocate(parent, self.nodes[node].parent, weight);
         }

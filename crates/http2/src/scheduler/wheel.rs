@@ -19,7 +19,7 @@ pub(super) struct Wheel {
     occupied: u64,
     /// The first child in the ring of elevated children.
     first: u32,
-    /// Number of slots that have passed since the wheel began; wraps around.
+    /// Number of slots that have passed since this calendar of turns began; wraps around.
     now: u32,
     /// The latest slot of this calendar in which the next turn of a child that has left is due: if the child returned
     /// before, it would still have to wait for its turn.
@@ -40,7 +40,8 @@ impl Wheel {
             push(nodes, &mut self.first, child);
             return;
         }
-        // A child that left the wheel and returns early still has to wait for the slots that its last turn cost.
+        // A child that left this calendar of turns and returns early still has to wait for the slots that its last turn
+        // cost.
         let ahead = nodes[child].due.wrapping_sub(self.now);
         self.place(nodes, child, if ahead < SLOTS { ahead } else { 0 });
     }
@@ -145,7 +146,7 @@ impl Wheel {
     }
 }
 
-/// The wheels of all nodes of a connection, in use or free.
+/// The wheels (calendars of turns) of all nodes of a connection, in use or free.
 pub(super) struct Wheels {
     wheels: Vec<Wheel>,
     free: Vec<u32>,

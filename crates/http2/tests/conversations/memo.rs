@@ -258,7 +258,8 @@ fn requests_mean_something_else_when_the_table_was_resized() {
         "the table entry is evicted and used within one section"
     );
 
-    // After the section the table has as many entries as before, but they are other entries.
+    // The section `replaced` empties the table and inserts one entry: the table has as many entries as before, but other
+    // ones.
     let mut talk = first();
     let replaced = [&empty[..], &full[..], &section(&entering("x", "2"))].concat();
     let want = "GET /  END Https None x=2";

@@ -61,7 +61,8 @@ fn sections_of_ignored_requests_are_decoded_all_the_same() {
     talk.client_sends(post(1));
     talk.is_waiting_for_us = true;
     talk.wait(SECOND);
-    // The ignored request inserts a field into the dynamic table, to which a later section refers (RFC 9113 §4.3).
+    // The request, which the server ignores after its final GOAWAY, inserts a field into the dynamic table, to which a later
+    // section refers (RFC 9113 §4.3).
     let ignored = [&block(GET)[..], b"\x40\x01a\x01b"].concat();
     talk.client_sends(frame(HEADERS, WHOLE, 3, &ignored));
     talk.client_sends(data(3, END_STREAM, b"x"));

@@ -1,8 +1,8 @@
-//! Tests of the cost of the scheduler's calls, in steps and in memory.
+//! Tests of the cost of the scheduler's calls, in steps (visited nodes) and in memory.
 
 use super::*;
 
-/// The average number of steps of a turn, over many turns of a tree of `count` streams.
+/// The average number of steps (visited nodes) of a turn, over many turns of a tree of `count` streams.
 fn steps_per_turn(
     count: u32,
     shape: fn(&mut Random, u32) -> u32,
@@ -61,7 +61,7 @@ fn a_turn_takes_no_longer_with_more_streams() {
     }
 }
 
-/// The average number of steps of a response beside `count` streams that send.
+/// The average number of steps (visited nodes) of a response beside `count` streams that send.
 fn steps_per_response(count: u32, shape: fn(u32) -> u32) -> f64 {
     let mut bench = Bench::new();
     bench.checks = false;
