@@ -105,7 +105,7 @@ impl Handover {
             // The socket is non-blocking: an older generation that hangs accepts no connection, and its accept queue may be full.
             let socket = new_socket(SocketFlags::NONBLOCK)?;
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-            // The connection fails if the older generation has ended since its name was listed.
+            // The call of `connect` fails if the older generation has ended since its name was listed.
             let is_connected = rustix::net::connect(&socket, &address).is_ok();
             if is_connected && sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == user)
             {

@@ -82,7 +82,7 @@ impl Requests {
         }
         self.slots.mark(id, Mark::Running, false);
         if !turn.connection.is_early() {
-            // The TLS handshake ended before the handler answered: the request runs again at once.
+            // The TLS handshake ended before the handler answered 425: the request runs again at once.
             self.queue_or_start(streams, turn, id, exchange);
             return;
         }

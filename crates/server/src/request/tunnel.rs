@@ -104,7 +104,7 @@ impl Requests {
             exchange.body = RequestBody::None;
         }
         let reader = match phase {
-            // The source of a tunnel's response also holds the pipe, so it must be dropped: otherwise the count of references below
+            // The source of a tunnel's response also holds the pipe, so it must be dropped: otherwise the number of references to the pipe
             // would never show that the reader has ended.
             Phase::Sending(Content {
                 source: Source::Stream(source),

@@ -115,7 +115,7 @@ impl Http3 {
             match self.socket.recv(&mut data) {
                 Ok(len) => inbox.push_back(data[..len].to_vec()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return inbox.len(),
-                // The kernel reports an error of a datagram that was sent earlier.
+                // The kernel reports an error (ICMP) of a datagram that the client has sent earlier.
                 Err(_) => {}
             }
         }
