@@ -166,8 +166,8 @@ fn clients_that_are_fast_enough_are_not_given_up_while_they_wait() {
         http1.begin(&world.run);
         let mut http2 = world.http2([1, 2], 65_535);
         while http2.begin(&world.run) {}
-        // The client sends and takes a thousand bytes per second. In between, the server waits for five minutes for nothing but the
-        // handlers.
+        // The clients send, and later take, a thousand bytes per second on each stream. In between, the server waits for five minutes for
+        // nothing but the handlers.
         for _ in 0..70 {
             world.pass(seconds(1)).await;
             http1.produce(&world.run, 1000);
