@@ -126,7 +126,7 @@ impl<C: 'static> IdlePool<C> {
             .filter_map(|idle| Some(idle.front()?.since))
             .min()?;
         if self.upstream.health.is_some() {
-            // The sweep runs often, because a backend may go down at any time.
+            // The sweep runs often, because a backend may go down at any time, and its idle connections are then closed.
             return Some(SWEEP);
         }
         Some((since + self.upstream.settings.keepalive).saturating_duration_since(now))

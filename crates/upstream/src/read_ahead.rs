@@ -188,7 +188,8 @@ impl Backlog {
                 continue;
             }
             if room == 0 {
-                // There may be room once the rest of the response has arrived and is known to fit.
+                // There may be room once the rest of the response has arrived: then the origin holds less memory for bytes still to
+                // come.
                 origin.watch(context);
             }
             return Ok(room);

@@ -205,7 +205,7 @@ impl Http2 {
 
     /// Ends the client's direction of the connection.
     pub fn finish(&mut self) {
-        // The server may have closed the connection already.
+        // The result is ignored: the server may have closed the connection already.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 

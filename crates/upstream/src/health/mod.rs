@@ -303,7 +303,7 @@ impl Health {
     }
 
     fn group(&self) -> MutexGuard<'_, Group> {
-        // A panic cannot leave the state machines inconsistent.
+        // A poisoned lock can be used: a panic cannot leave the state machines inconsistent.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!((probe.backend, probe.probe.is_some()), (1, true));
         assert!(!health.needs_balancer(later));
         assert!(!chosen(&upstream, 4, later).contains('1'));
-        // The probe ends without a result.
+        // The probe ends without a result, so another request may be the next probe.
         drop(probe);
         assert!(health.needs_balancer(later));
         let probe = upstream

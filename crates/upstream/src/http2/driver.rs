@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for Driver<S> {
         let this = self.get_mut();
         let connection = Rc::clone(&this.connection);
         let state = &mut *connection.state.borrow_mut();
-        // The changes that this task makes itself need not wake it.
+        // While the task runs, its own changes of the connection's state need not wake it.
         state.task = None;
         let now = state.clock.now();
         if !this.is_closing {
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         for _ in 0..READS {
             state.pump(task, now);
             if self.write(state, task, now).is_err() {
-                // The backend may have sent responses before it closed the connection.
+                // Writing failed, but the backend may have sent responses before it closed the connection, so they are read.
                 while let Ok(true) = self.read(state, task, now) {}
                 state.fail_all(StreamFailure::Io);
                 self.begin_closing(now);

@@ -105,8 +105,9 @@ impl Http3 {
     ) -> Self {
         let client = ClientSettings {
             max_streams: settings.max_streams,
-            // H2O compatibility: QPACK's dynamic table is not used. Requests to a backend are many and alike, but entries of a
-            // table would be shared by all clients.
+            // H2O compatibility: QPACK's dynamic table is not used. Requests to a backend are many and alike, but all clients would
+            // share the table: a client that can observe the lengths of packets could probe for field values of other clients (RFC
+            // 9204 §7.1).
             qpack_decoder_capacity: 0,
             qpack_encoder_capacity: 0,
         };
@@ -395,7 +396,7 @@ impl Engine for Http3 {
         self.engine.release(key(stream));
         if let Some(line) = self.lines.get_mut(stream.0) {
             let line = std::mem::take(line);
-            // The request is complete, but QUIC has not taken its end.
+            // The request is complete, but QUIC has not taken its last bytes, so these are kept in `tails`.
             if let Some(id) = line.id.filter(|_| line.output.ends()) {
                 self.tails.push(id, line.output);
             }

@@ -160,8 +160,8 @@ impl Socket {
             stream_receive_window: receive_window(settings.window).into(),
             max_streams_bidi: 0,
             max_streams_uni: MAX_UNIDIRECTIONAL,
-            // A backend may announce HTTP datagrams only if both sides accept QUIC datagrams (RFC 9297 §2.1.1). No datagram is
-            // expected.
+            // Accepts QUIC datagrams, although none is expected: a backend may announce HTTP datagrams only if both sides accept
+            // QUIC datagrams (RFC 9297 §2.1.1).
             datagram_receive_buffer: Some(DATAGRAM_BUFFER),
             ecn: ecn.into(),
             ..TransportSettings::default()
@@ -294,7 +294,7 @@ impl Driver {
         let Some(entry) = slot else { return };
         let connection = Rc::clone(&entry.connection);
         let state = &mut *connection.state.borrow_mut();
-        // The changes that this task makes itself need not wake it.
+        // While the task runs, its own changes of the connection's state need not wake it.
         state.task = None;
         if std::mem::take(&mut entry.is_heard) {
             state.engine.liveness.on_received(now);

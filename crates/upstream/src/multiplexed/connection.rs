@@ -275,7 +275,7 @@ impl<E: Engine> State<E> {
         };
         drop(stream);
         let has_output = !self.is_over && self.engine.release(key);
-        // The task may be waiting for the last stream to be released, or has a reset to send.
+        // The connection's task may be waiting for the last stream to be released, or has a reset to send.
         if has_output || !self.engine.has_streams() {
             self.wake_task();
         }

@@ -1,8 +1,8 @@
 //! Connections that carry many requests at a time: what HTTP/2 and HTTP/3 to backends have in common.
 //!
 //! Requests hold a [`Connection`], which has the engine and the streams in one `RefCell`. A task on the worker's thread receives,
-//! sends, and watches the timeouts. A request that changes this state wakes the task; the task wakes the owner of a stream for
-//! which something has arrived. Only body bytes are copied between the two, once.
+//! sends, and watches the timeouts. A request that changes this state wakes the task; when something has arrived for a stream, the
+//! task wakes the stream's owner (its request or response body). Only body bytes are copied between task and owner, once.
 //!
 //! Flow control works in both directions. The backend may send as much of a response as the stream's window allows; the window is
 //! restored when the client has taken the bytes, so a slow client delays its own stream only and costs a bounded amount of memory.
@@ -158,7 +158,7 @@ impl<E: Engine> Connections<E> {
         let _waiting = Waiting(openings);
         loop {
             let opening = openings.opening.get();
-            // Each request that opens a connection will also use a stream of it.
+            // Each request that opens a connection will itself use one of its streams.
             if openings.waiting.get() + opening > opening * max_streams as usize {
                 return None;
             }

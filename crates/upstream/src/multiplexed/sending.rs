@@ -52,7 +52,7 @@ impl<E: Engine> State<E> {
                 self.starved.push(key);
             }
             Ok(PullResult::End) => self.on_sent(key),
-            // The client has disconnected, or a file with the body cannot be read.
+            // The request body cannot be completed: the client has disconnected, or a file with the body cannot be read.
             Err(_) => self.fail(key, StreamFailure::Content),
         }
     }

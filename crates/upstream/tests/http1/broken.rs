@@ -92,7 +92,7 @@ fn broken_answers_are_told_apart() {
     let address = backend(move |index, mut peer| {
         peer.head();
         peer.send(&answers[index]);
-        // The backend ends the connection in order, and does not reset it.
+        // The backend ends its direction of the connection (FIN), and does not reset the connection.
         peer.0.shutdown(std::net::Shutdown::Write).unwrap();
         peer.rest();
     });

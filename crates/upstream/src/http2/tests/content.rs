@@ -218,7 +218,8 @@ fn an_end_in_a_frame_of_its_own_is_waited_for() {
             (reply.length, piece(&mut body).await.unwrap().unwrap()),
             (Some(3), b"abc"[..].into())
         );
-        // The whole announced length has arrived, so the client does not need another frame.
+        // The whole announced length has arrived, so dropping the response body does not reset the stream, although END_STREAM is
+        // still to come.
         drop(body);
         settle().await;
         assert_eq!(connection.request_count(), 1, "the stream is not reset");

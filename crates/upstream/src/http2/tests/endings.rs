@@ -115,7 +115,8 @@ fn misdeeds_on_one_stream_are_that_streams() {
 #[test]
 fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
     run(async {
-        // The end arrives together with the head and the body, or with the body after the head was taken.
+        // The end of the stream arrives together with the head and the body, or together with the body after the client has taken
+        // the head.
         for is_late in [false, true] {
             let (connection, socket) = link(settings());
             let call = ask(&connection, "/");

@@ -105,7 +105,7 @@ fn extended_connect_waits_for_settings_and_needs_the_servers_consent() {
             head.set_upgrade(token);
             head
         };
-        // Our engine as a server announces extended CONNECT.
+        // The test's server, which is made of our engine, allows extended CONNECT in its SETTINGS.
         let (connection, mut server) = start(settings());
         let (pipe, body) = pipe();
         let tunnel = call(&connection, connect(), body);

@@ -105,7 +105,7 @@ async fn the_first_byte_is_waited_for_from_the_end_of_the_request<S: Server>() {
     let took = began.elapsed();
     assert!(14 * SECOND < took && took < 17 * SECOND, "{took:?}");
     server.cancelled(uploading).await;
-    // Other requests on the connection continue.
+    // The timeout of one request does not end the connection, which still accepts requests.
     assert!(connection.can_request());
 }
 
