@@ -229,7 +229,8 @@ impl Json {
             for letter in chunk.valid().chars() {
                 match letter {
                     '"' | '\\' => self.out.extend(['\\', letter]),
-                    // JSON allows DEL and some other control characters in strings, but they are not readable.
+                    // Control characters that JSON allows in strings, such as DEL, are escaped as well, because people
+                    // could not read them.
                     letter if letter.is_control() => self.escaped(letter.into()),
                     letter => self.out.push(letter),
                 }

@@ -13,10 +13,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "ON|OFF",
         "OFF",
         "Whether the client gets the resource at the URL of the header `x-reproxy-url` in place of the response that has the \
-         header. A host of this server with that name serves it; otherwise it is fetched over the network. With status 307 and \
-         308 the URL is requested with the same method and body, with others by `GET`. The header counts in responses of this \
-         server and its backends, not of servers that such a URL has led to; Unix sockets are refused. `OFF`: the header is \
-         sent to the client. See [the page on the proxy](proxy.md#let-the-application-decide-who-gets-a-file).",
+         header. If a host of this server has the name in the URL, it serves the resource; otherwise the server fetches it over \
+         the network. If the response has status 307 or 308, the URL is requested with the method and body of the request, \
+         otherwise by `GET`. The header counts in responses of this server and its backends, not of servers that such a URL has \
+         led to; URLs of Unix sockets are refused. `OFF`: the header is sent to the client. See [the page on the \
+         proxy](proxy.md#let-the-application-decide-who-gets-a-file).",
         |scope, command| {
             scope.edit::<Reproxy>().0 = command.node.on_off()?;
             Ok(())
@@ -33,7 +34,8 @@ pub(crate) fn is_on(settings: &SettingsMap) -> bool {
     settings.peek::<Reproxy>().is_some_and(|reproxy| reproxy.0)
 }
 
-/// Has the content of a request kept while it is passed on, if the response may be dropped and the request sent again to another URL.
+/// Makes the pipe of a request body keep the content that it passes on, if the response may be dropped and the request
+/// sent again to another URL.
 pub(crate) fn keep_content(exchange: &Exchange, pipe: &BodyPipe) {
     if exchange.delegated || is_on(&exchange.site.path(exchange.route).settings) {
         pipe.keep();

@@ -13,7 +13,7 @@ use crate::coding::Coding;
 
 /// Most unused compressors that a worker keeps.
 const SPARE: usize = 8;
-/// Number of free bytes that the output buffer of a compressor gets at a time.
+/// Fewest free bytes that the output buffer of a compressor has when the compressor begins to write to it.
 const ROOM: usize = 4096;
 
 /// A content coding with the level of compression.

@@ -17,7 +17,7 @@ pub(super) struct AclEntry {
     pub(super) ports: RangeInclusive<u16>,
 }
 
-/// A network: the addresses that equal `bits` where `mask` has ones.
+/// The addresses that an entry matches: all, or those that equal `bits` where `mask` has ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
     Any,

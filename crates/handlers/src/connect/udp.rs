@@ -93,7 +93,8 @@ impl FarEnd {
             }
             Ok(len) => Ok(Received::Payload(&buffer[..len])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
-            // No program listens at the target's port at the moment; that may change.
+            // No program listens at the target's port at the moment. The tunnel stays open, because a program may
+            // listen there later.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Received::Useless),
             Err(error) => Err(error),
         }

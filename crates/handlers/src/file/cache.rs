@@ -26,8 +26,8 @@ const MAX_FILES: usize = 256;
 /// A cache entry that was not used for this long is removed: the kernel may have dropped the file from memory, and
 /// checking it would wait for the disk.
 const IDLE: Duration = Duration::from_secs(60);
-/// Like [`IDLE`], but for an entry that holds a file descriptor, because the descriptor would keep the disk space of a
-/// deleted file.
+/// A cache entry that holds a file descriptor is removed if it was not used for this long, because the descriptor would
+/// keep the disk space of a deleted file occupied.
 const IDLE_FILE: Duration = Duration::from_secs(10);
 
 /// The key of a cache entry: the inputs on which a response depends.
@@ -233,7 +233,8 @@ impl Inner {
 
     /// Removes the next entry that was not used since eviction last examined it. Returns false if there is no entry.
     fn evict(&mut self) -> bool {
-        // The first round over the entries may only clear their marks of use.
+        // In the first round over the entries, all of them may turn out to be used, so that only their marks of use are
+        // cleared: the second round then finds an entry to remove.
         for _ in 0..2 * self.places.len() {
             let at = self.hand % self.places.len();
             self.hand = at + 1;

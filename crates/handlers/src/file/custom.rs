@@ -12,7 +12,7 @@ use super::settings::FileSettings;
 /// The handler that a `file.custom-handler` configures. All paths that inherit the directive share it.
 pub(super) struct CustomHandler {
     handler: Box<dyn Handler>,
-    /// The `setenv` and `unsetenv` commands in the mapping of the directive. Those of the path were applied before.
+    /// The `setenv` and `unsetenv` commands in the mapping of the directive. They run after the commands of the path.
     env: EnvCommands,
 }
 

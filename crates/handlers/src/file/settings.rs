@@ -60,7 +60,8 @@ pub(super) enum SendCompressed {
     Off,
     /// A precompressed form is sent if the client accepts one that exists, and otherwise the file itself.
     On,
-    /// Like [`SendCompressed::On`]; in addition, a gzip file is unpacked if nothing else can be sent.
+    /// A precompressed form or the file itself is sent, as by [`SendCompressed::On`]; if neither can be sent, a gzip
+    /// file is unpacked.
     Gunzip,
 }
 

@@ -217,7 +217,8 @@ impl Elements {
         }
         for element in &self.files {
             let mut name = fill_in(element, rest, b"", |text, out| out.extend_from_slice(text));
-            // The element was `$path/`, and the path already ends with a slash.
+            // The element `$path/` gives several slashes at the end if the request's path already ends with a slash:
+            // one is kept.
             while name.ends_with(b"//") {
                 name.pop();
             }
@@ -254,7 +255,8 @@ impl Elements {
                     .iter()
                     .position(|&byte| byte == b'?')
                     .unwrap_or(url.len());
-                // The request has already been redirected to this path.
+                // The request has this path already, so a redirect would lead nowhere else: the next handler serves the
+                // request.
                 if url[..end] == *request.path() || url[..end] == *request.raw_path() {
                     return Decision::Decline;
                 }

@@ -26,7 +26,8 @@ const MAX_WATCHES: usize = 1024;
 /// Least time between two cache entries that get inotify watches of their own, since this takes some twenty system
 /// calls.
 const PACE: Duration = Duration::from_millis(1);
-/// How long no watches are added after a limit was reached, and how long watches stay before others may replace them.
+/// After a limit on watches was reached, no watches are added for this long. Watches stay at least this long before
+/// they may be dropped to make room for others.
 const PAUSE: Duration = Duration::from_secs(60);
 /// A cache entry whose files are watched is also checked by `stat` this often: the kernel reports neither writes
 /// through `mmap`, nor writes through a hard link that was created after the watch or removed since, nor file systems
@@ -230,7 +231,8 @@ impl Watches {
             if self.begun.is_some_and(|begun| now < begun + PAUSE) {
                 return Err(Errno::NOSPC);
             }
-            // Many watches may be for cache entries that were removed long ago, so all watches are dropped.
+            // At the limit all watches are dropped, because many of them may be for cache entries that were removed
+            // long ago.
             self.inotify = None;
             self.held.clear();
             self.layout += 1;

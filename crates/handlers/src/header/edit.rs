@@ -37,7 +37,8 @@ impl Edit {
         }
     }
 
-    /// Like [`Edit::apply`], but for fields that the same rule may have edited before: it adds nothing a second time.
+    /// Applies the edit to fields that the same rule may have edited before: unlike [`Edit::apply`], this adds nothing
+    /// a second time.
     pub(crate) fn apply_again(&self, headers: &mut Headers) {
         match self {
             Self::Add(line) => {

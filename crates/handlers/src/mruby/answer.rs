@@ -219,7 +219,8 @@ pub(super) fn read_fields(
     read_spelled_fields(vm, value, |name, _, value| add(name, value))
 }
 
-/// Like [`read_fields`]; `add` gets the name in lower case, the name as the script has written it, and the value.
+/// Reads header fields as [`read_fields`] does. `add` gets the name in lower case, the name as the script has written
+/// it, and the value.
 pub(super) fn read_spelled_fields(
     vm: &Vm,
     value: Value,

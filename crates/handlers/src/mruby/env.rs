@@ -181,7 +181,8 @@ pub(super) struct Request {
 struct Facts {
     head: RequestHead,
     peer: Address,
-    /// A weak reference: the VM belongs to the configuration, and keeps the Hash until it collects garbage.
+    /// A strong reference would keep the configuration in use: scripts may keep the Hash, and the VM frees it only when
+    /// it collects garbage.
     site: Weak<LocalSite>,
     route: Route,
     variables: Vec<(Arc<str>, Arc<str>)>,

@@ -51,7 +51,7 @@ pub(crate) fn sweep(worker: &Worker) {
     let machines = worker.local::<Machines>();
     let is_dead = |known: &mut KnownMachine| known.site.strong_count() == 0;
     let dead: Vec<_> = machines.0.borrow_mut().extract_if(.., is_dead).collect();
-    // Scripts run when a VM closes, so this must not happen while the list is borrowed.
+    // The VMs close here, when the list is no longer borrowed: scripts that run while a VM closes may need the list.
     drop(dead);
 }
 

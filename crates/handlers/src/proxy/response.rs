@@ -71,7 +71,7 @@ impl ResponseRules {
             let text = "the upstream server did not switch protocols";
             return Outcome::Done(bad_gateway(exchange, text));
         }
-        // For a WebSocket by extended CONNECT, `sec-websocket-accept` is dropped below: it answers the key that this
+        // For a WebSocket by extended CONNECT, `sec-websocket-accept` is not forwarded: it answers the key that this
         // server sent to the backend, since the client sent none.
         let is_extended =
             wanted == TunnelKind::Protocol && exchange.request.method == Method::Connect;

@@ -101,7 +101,7 @@ fn forwarded<'a>(mount: &str, base: &'a [u8], rest: &'a [u8]) -> [&'a [u8]; 3] {
 /// segment (`x%2f/..`, `//..`), so the request might leave the path of the backend's URL.
 fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
     let target = request.target();
-    // The target is `/`, `*`, or the empty path of CONNECT.
+    // A target of at most one byte is `/`, `*`, or the empty path of CONNECT: nothing follows the configured path.
     if target.len() <= 1 {
         return Cow::default();
     }
@@ -116,7 +116,8 @@ fn below<'a>(mount: &[u8], request: &'a RequestHead) -> Cow<'a, [u8]> {
         path::raw_len(raw_path, mount.len())
     };
     let rest = raw_path.get(len..).unwrap_or_default();
-    // An escaped slash directly after the configured path: some servers do not read it as the end of a segment.
+    // If an escaped slash follows the configured path, the normal form is sent: some servers do not read an escaped
+    // slash as the end of a segment.
     let is_apart = mount.ends_with(b"/") || matches!(rest.first(), None | Some(b'/'));
     if is_apart && path::dot_segments(rest) == DotSegments::None {
         return target.get(len..).unwrap_or_default().into();

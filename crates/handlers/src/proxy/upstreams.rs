@@ -6,7 +6,8 @@ use h2o_exchange::Scope;
 use h2o_upstream::Upstream;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Most upstreams of other paths that have the same backends and are compared with a new upstream.
+/// Most upstreams of other paths with the same backends that a new upstream is compared with, to take over one with the
+/// same settings.
 const MAX_COMPARED: usize = 64;
 
 /// The upstreams of all `proxy.reverse.url` directives in a site configuration.

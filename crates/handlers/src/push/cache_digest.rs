@@ -94,7 +94,8 @@ impl Digests {
             self.fresh.clear();
         }
         self.is_present = true;
-        // Digests of URLs with entity tags cannot be looked up before the response with the entity tag is known.
+        // A digest of URLs with entity tags is ignored: the server could look a URL up in it only when the response
+        // with the entity tag is known.
         if !validators && self.fresh.len() < MAX_DIGESTS {
             self.fresh.push(digest);
         }

@@ -102,7 +102,8 @@ pub(super) fn resolve(url: &[u8], base: &Base<'_>, any_authority: bool) -> Optio
     }
     let url = &url[..memchr::memchr(b'#', url).unwrap_or(url.len())];
     let hierarchy = match scheme(url) {
-        // A reference such as `http:a` has no authority; browsers and RFC 3986 §5.2.2 differ on its meaning.
+        // A reference such as `http:a`, which has no authority, is refused: browsers and RFC 3986 §5.2.2 differ on its
+        // meaning.
         Some((scheme, rest)) => Some(rest).filter(|rest| {
             rest.starts_with(b"//") && scheme.eq_ignore_ascii_case(base.scheme.as_str().as_bytes())
         })?,

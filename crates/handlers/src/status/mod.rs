@@ -102,7 +102,7 @@ fn json(exchange: &mut Exchange) -> Outcome {
     }))
 }
 
-/// The response with the metrics. Like the report, it is sent for any method.
+/// The response with the metrics. It is sent for a request with any method, like the status report.
 fn metrics(exchange: &mut Exchange) -> Outcome {
     let mut headers = exchange.headers();
     let accept = exchange.request.headers.get_all(Known::Accept);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use memchr::memmem;
 
 /// A function that reads the addresses in a field. `None` stands for an element that is not an address, such as
-/// `unknown` or a name that hides an address.
+/// `unknown` or an obfuscated identifier (RFC 7239 §6.3).
 pub(super) type Split = fn(&[u8]) -> Vec<Option<SocketAddr>>;
 
 /// Reads the addresses in the value of an `x-forwarded-for` field.

@@ -28,7 +28,8 @@ const MAX_QUEUED: usize = 1024;
 const MAX_USED: usize = 1024;
 /// The suffix of the names of compressed forms that are being made.
 const UNFINISHED: &str = ".part";
-/// If the unfinished file of a compressed form has not been written to for this long, the process that began it has ended.
+/// If the unfinished file of a compressed form has not been written to for this long, it is taken for one that a
+/// process has left behind.
 const ABANDONED: Duration = Duration::from_secs(600);
 /// Number of bytes that a file occupies on the disk at least.
 const BLOCK: u64 = 4096;

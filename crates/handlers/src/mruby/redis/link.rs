@@ -294,8 +294,8 @@ impl Driver {
         }
     }
 
-    /// Passes a reply to the command that waits for it. The state is not borrowed meanwhile, because a script may send
-    /// its next command.
+    /// Passes a reply to the command that waits for it. The connection's state is not borrowed meanwhile, because a
+    /// script may send its next command.
     fn take(&self, reply: Reply) -> Result<(), Failure> {
         let Some(reply) = self.take_push(reply)? else {
             return Ok(());

@@ -115,7 +115,8 @@ fn seconds(value: Value) -> Result<Duration, Leave> {
     Ok(Duration::from_secs_f64(seconds.clamp(0.0, longest)))
 }
 
-/// Sends the words of a command that a Ruby method was called with, by the function `send`.
+/// Sends a command by the function `send`. The words of the command are the argument of the Ruby method that `call` is
+/// about.
 fn of_link<T>(
     vm: &Vm,
     call: &Call<'_>,

@@ -9,7 +9,7 @@ use h2o_upstream::{HealthCheck, PassiveCheck, Retry};
 use super::super::settings::ProxySettings;
 use super::SETUP;
 
-/// The settings of a path, from the configurations of the three levels.
+/// The settings of a path, from the configurations of the three levels: global, host and path.
 fn settings(levels: [&str; 3]) -> ProxySettings {
     let site = SETUP.read(levels).unwrap_or_else(|error| panic!("{error}"));
     let settings = site.hosts[0].paths[0].settings.get::<ProxySettings>();
