@@ -129,10 +129,10 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "COMMAND",
         "the server obtains the certificates itself",
-        "A program that obtains the certificates in the server's place, with `-m master` and `-m daemon`: it is run once with \
-         `--check`, then in the background with `--pid PID --directory STATE --email ADDRESS HOST...`. It writes \
-         `certificates/HOST.crt` and `HOST.key` below STATE and answers to HTTP-01 below `webroot`, sends HUP to PID when one has \
-         changed, and ends when its standard input is closed.",
+        "A program that obtains the certificates in the server's place; only a server with `-m master` or `-m daemon` runs it: once \
+         with `--check`, then in the background with `--pid PID --directory STATE --email ADDRESS HOST...`. It writes \
+         `STATE/certificates/HOST.crt` and `HOST.key`, and answers to HTTP-01 below `STATE/webroot`; it sends HUP to PID when a \
+         certificate has changed, and ends when its standard input is closed.",
     ),
 ];
 

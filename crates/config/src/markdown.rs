@@ -18,8 +18,9 @@ impl<C> Registry<C> {
     pub fn markdown(&self) -> String {
         let mut out = String::from(
             "# Directives\n\n\
-             Names are case-sensitive. A directive that occurs more than once in a mapping is executed each time. Inner\n\
-             levels (global, host, path, extension) start with the settings of the outer one.\n",
+             Names are case-sensitive. A directive that occurs more than once in a mapping is applied each time, in the order of\n\
+             the file. The levels are, from the outermost to the innermost: global, host, path, extension (within\n\
+             [`file.custom-handler`](#filecustom-handler)). An inner level starts with the settings of the level around it.\n",
         );
         for (chapter, directives) in self.chapters() {
             let _ = write!(out, "\n## {chapter}\n");

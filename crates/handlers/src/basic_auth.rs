@@ -45,9 +45,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "auth.basic",
         "FILE, `OFF`, or a mapping",
         "OFF",
-        "Serves only clients that send the name and password of a user, and answers others with 401. Hashes are bcrypt \
-         (`htpasswd -B`), `$apr1$` or `{SHA}`, which is warned of. The name is `REMOTE_USER` for logs, scripts and FastCGI. \
-         `OFF` opens a path that an outer level closes.",
+        "Serves only clients that send the name and password of a user, and answers others with 401. Hashes are bcrypt (`htpasswd \
+         -B`), `$apr1$`, or `{SHA}` with a warning. The name of the user is `REMOTE_USER` for logs, scripts and FastCGI. `OFF` \
+         opens a path that an outer level closes.",
         |scope, command| {
             scope.edit::<BasicAuth>().0 = read(file_and_realm(command)?, command)?;
             if let Some(realm) = &scope.settings.get::<BasicAuth>().0 {

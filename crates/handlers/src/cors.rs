@@ -49,7 +49,7 @@ const ATTRIBUTES: [Attribute; 6] = [
         "max-age",
         Kinds::SCALAR,
         "SECONDS",
-        "browsers take 5",
+        "5 seconds in browsers",
         "How long browsers may use the answer to a preflight request for further requests.",
     ),
 ];

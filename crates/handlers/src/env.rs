@@ -12,8 +12,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "NAME: VALUE, ...",
         default: "none",
-        help: "Sets request variables, which FastCGI applications and scripts see and `%{NAME}e` logs. Levels are \
-               applied from the outermost to the innermost; on one level, `unsetenv` comes before `setenv`.",
+        help: "Sets request variables, which FastCGI applications and scripts see and `%{NAME}e` logs. Levels are applied from the \
+               outermost to the innermost; on one level, `unsetenv` is applied before `setenv`.",
         apply: set,
     },
     Directive {

@@ -16,8 +16,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping, or a sequence of mappings",
     default: "",
-    help: "Sends the document at `url` with responses that have one of these statuses. The URL may be relative to the requested \
-           path, or lead to another server. If several entries name a status, the one of the outermost level counts.",
+    help: "Replaces the content of responses that have one of these statuses by the document at `url`. The URL may be relative to \
+           the requested path, or lead to another server. If several entries name a status, the one of the outermost level counts.",
     apply: |scope, command| {
         let documents = read(command)?;
         scope.edit::<Documents>().0.extend(documents);

@@ -38,8 +38,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "maintenance",
         "FILE, `OFF`, or a mapping",
         "OFF",
-        "While the file exists, requests are answered with 503 and its content, an HTML page of at most 4 MiB. Creating and \
-         removing it takes effect within a second, without a reload. `OFF` cancels the page of an outer level.",
+        "While the file exists, requests are answered with 503 and the content of the file, an HTML page of at most 4 MiB. Creating \
+         and removing it takes effect within a second, without a reload. `OFF` cancels the page of an outer level.",
         |scope, command| {
             scope.edit::<Maintenance>().0 = read(command)?;
             Ok(())

@@ -44,8 +44,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         .with_attributes(&ATTRIBUTES),
     value: "a mapping, or a sequence of mappings",
     default: "",
-    help: "Gives requests another URL by a [regular expression](https://docs.rs/regex/#syntax). The first rule that matches counts; \
-           if none does, the next handler of the path is tried. Matching takes time in proportion to the length of the path.",
+    help: "Runs requests whose path matches a [regular expression](https://docs.rs/regex/#syntax) again at another URL, or \
+           redirects the client there. The first rule that matches counts; if none does, the next handler of the path is tried. \
+           Matching takes time in proportion to the length of the path.",
     apply: |scope, command| {
         let rewrite = read(command)?;
         scope.handlers.push(Box::new(rewrite));

@@ -19,7 +19,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         "ON|OFF",
         "OFF",
         "Whether a response with status 200 and the header `x-traffic: BYTES` is sent at that many bytes a second; the header is \
-         removed. `header.add` can set it. The rate counts before compression; 0 does not throttle. See [Limit the rate of \
+         removed. `header.add` can set it. The rate is that before compression; `0`: no limit. See [Limit the rate of \
          downloads](recipes.md#limit-the-rate-of-downloads).",
         |scope, command| {
             scope.edit::<Throttle>().0 = command.node.on_off()?;

@@ -56,8 +56,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SEQUENCE,
         value: "as `proxy.connect`",
         default: "",
-        help: "Carries UDP datagrams for clients that ask for it (RFC 9298). The rest of the path is `/HOST/PORT/`; by \
-               default clients ask below `/.well-known/masque/udp`.",
+        help: "Carries UDP datagrams for clients that ask for it (RFC 9298). What follows the configured path in a request is \
+               `/HOST/PORT/`; by default clients ask below `/.well-known/masque/udp`.",
         apply: |scope, command| {
             let service = service(scope, command)?;
             scope.handlers.push(Box::new(UdpHandler { service }));

@@ -198,7 +198,7 @@ const CONNECT: [Attribute; 5] = [
         Kinds::SCALAR,
         "1 to 256",
         "1",
-        "Its share, compared with that of the others of a sequence.",
+        "The share of requests that the application gets, in relation to the weights of the others in the sequence.",
     ),
     Attribute::optional(
         "health-check",

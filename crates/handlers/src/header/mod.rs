@@ -45,7 +45,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     directive(
         "header.append",
         LINES,
-        "Appends the value to the first header of that name, after a comma; adds the header if there is none.",
+        "Appends the value to the first header of that name in the response, after a comma; adds the header if there is none.",
         |scope, command| add_rules(scope, command, Verb::Append),
     ),
     directive(
@@ -57,7 +57,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     directive(
         "header.set",
         LINES,
-        "Replaces all headers of that name by this one.",
+        "Replaces all headers of that name in the response by this one.",
         |scope, command| add_rules(scope, command, Verb::Set),
     ),
     directive(
@@ -69,13 +69,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     directive(
         "header.unset",
         NAMES,
-        "Removes all headers of these names.",
+        "Removes all headers of these names from the response.",
         |scope, command| add_rules(scope, command, Verb::Unset),
     ),
     directive(
         "header.unsetunless",
         NAMES,
-        "Removes all headers but those of these names.",
+        "Removes all headers but those of these names from the response.",
         |scope, command| add_rules(scope, command, Verb::UnsetUnless),
     ),
     directive(

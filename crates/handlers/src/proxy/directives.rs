@@ -92,10 +92,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "proxy.health-check",
             "OFF|ON, or a mapping",
             "OFF",
-            "Not in H2O: each backend is checked by a request at regular intervals; a backend that does not respond with 2xx \
-             or 3xx gets no requests until it does again. A backend of `proxy.reverse.url` can have a `health-check` of its own. \
-             Also switches `proxy.passive-health-check` and `proxy.retry` on, unless they are set. `ON` stands for the \
-             defaults.",
+            "Not in H2O: each backend is checked by a request at regular intervals; a backend that several times in a row (`fall`) \
+             does not respond with 2xx or 3xx gets no requests until it has done so again (`rise`). A backend of \
+             `proxy.reverse.url` can have a `health-check` of its own. Also switches `proxy.passive-health-check` and \
+             `proxy.retry` on, unless they are set. `ON` stands for the defaults.",
             |scope, command| {
                 let check = health_policy::health_check(command.node)?;
                 settings(scope).checks.active = check;
@@ -109,8 +109,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "proxy.passive-health-check",
             "OFF|ON, or a mapping",
             "`ON` for the backends that `proxy.health-check` checks",
-            "Not in H2O: a backend that several requests in a row could not connect to, or got no response from, gets no \
-             requests for a pause. After it one request at a time is sent there until one is answered. `ON` stands for the \
+            "Not in H2O: a backend that several requests in a row could not connect to, or got no response from, gets no requests \
+             for a pause. After the pause, one request at a time is sent to it until one is answered. `ON` stands for the \
              defaults.",
             |scope, command| {
                 let check = health_policy::passive_check(command.node)?;
@@ -137,13 +137,14 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     edit(
         "proxy.header.add",
         header::LINES,
-        "Adds the header to requests, also if they have one of that name.",
+        "Adds the header to requests to the backend, also if they have one of that name.",
         |scope, command| add_edits(scope, command, Verb::Add),
     ),
     edit(
         "proxy.header.append",
         header::LINES,
-        "Appends the value to the first header of that name, after a comma; adds the header if there is none.",
+        "Appends the value to the first header of that name in the request to the backend, after a comma; adds the header if there \
+         is none.",
         |scope, command| add_edits(scope, command, Verb::Append),
     ),
     edit(
@@ -156,25 +157,26 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     edit(
         "proxy.header.set",
         header::LINES,
-        "Replaces all headers of that name by this one. `host` sets the host of the request to the backend.",
+        "Replaces all headers of that name in the request to the backend by this one. `host` sets the host of the request to the \
+         backend.",
         |scope, command| add_edits(scope, command, Verb::Set),
     ),
     edit(
         "proxy.header.setifempty",
         header::LINES,
-        "Adds the header if the request has none of that name.",
+        "Adds the header if the request to the backend has none of that name.",
         |scope, command| add_edits(scope, command, Verb::SetIfEmpty),
     ),
     edit(
         "proxy.header.unset",
         header::NAMES,
-        "Removes all headers of these names.",
+        "Removes all headers of these names from the request to the backend.",
         |scope, command| add_edits(scope, command, Verb::Unset),
     ),
     edit(
         "proxy.header.unsetunless",
         header::NAMES,
-        "Removes all headers but those of these names.",
+        "Removes all headers but those of these names from the request to the backend.",
         |scope, command| add_edits(scope, command, Verb::UnsetUnless),
     ),
     edit(
@@ -193,7 +195,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.emit-x-forwarded-headers",
         "ON|OFF",
         "ON",
-        "Whether requests get `x-forwarded-proto` and `x-forwarded-for`.",
+        "Whether requests to backends get `x-forwarded-proto` and `x-forwarded-for`.",
         |scope, command| {
             settings(scope).request.emit_x_forwarded = command.node.on_off()?;
             Ok(())
@@ -214,7 +216,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.emit-via-header",
         "ON|OFF",
         "ON",
-        "Whether requests get a `via` entry of this server.",
+        "Whether requests to backends get a `via` entry of this server.",
         |scope, command| {
             settings(scope).request.emit_via = command.node.on_off()?;
             Ok(())

@@ -76,7 +76,7 @@ pub(crate) const HEALTH_CHECK: [Attribute; 7] = [
         Kinds::SCALAR,
         "MILLISECONDS",
         "0",
-        "Time over which the weight of a backend that is up again grows to its full value.",
+        "How long the weight of a backend that is up again takes to grow to its full value.",
     ),
 ];
 

@@ -14,8 +14,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SEQUENCE,
     value: "sequence of names such as `CAP_NET_RAW`",
     default: "none are kept when the user is switched",
-    help: "Linux capabilities (capabilities(7)) that the server keeps when it becomes [`user`](#user). It gives up all others, also where \
-           it does not switch the user. An empty sequence gives up all. Commands that the server starts do not have them.",
+    help: "Linux capabilities (capabilities(7)) that the server keeps when it becomes [`user`](#user). The server gives up all \
+           others, also if it does not switch the user. An empty sequence gives up all. Commands that the server starts do not \
+           have them.",
     apply: |scope, command| {
         settings(scope).capabilities = Some(parse(command)?);
         Ok(())

@@ -22,8 +22,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "mapping of `NAME[:PORT]`, `*.SUFFIX[:PORT]` or `*[:PORT]` to the settings of the host",
         default: "mandatory",
-        help: "The virtual hosts. The first entry, in the order of the file, that matches the `Host` of a request \
-               serves it; if none does, the first one without `strict-match: ON`.",
+        help: "The virtual hosts. A request is served by the first entry, in the order of the file, that matches its `Host`; if \
+               none does, by the first entry without `strict-match: ON`. Only the hosts that the address of the request serves \
+               count ([`listen`](#listen)).",
         apply: hosts,
     },
     Directive {
@@ -33,10 +34,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::MAPPING,
         value: "mapping of path to the settings of the path",
         default: "mandatory",
-        help: "The paths of a host. The longest matching one wins: `/doc` matches `/doc` and `/doc/a`, not `/document`. A key such as \
-               `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; these are \
-               tried in the order of the file, if no path but `/` matches. Its handlers see the path as those of `/` do, and its groups \
-               are variables of the request: `PATH_1` and so on, `PATH_NAME` for `(?<NAME>...)`.",
+        help: "The paths of a host. The longest matching one wins: `/doc` matches `/doc` and `/doc/a`, not `/document`. A key such \
+               as `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; \
+               these are tried in the order of the file, if no path but `/` matches. As with `/`, nothing is cut off the path that \
+               its handlers see. The groups of the expression are variables of the request: `PATH_1` and so on, `PATH_NAME` for \
+               `(?<NAME>...)`.",
         apply: paths,
     },
     Directive {
@@ -46,8 +48,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "ON|OFF",
         default: "OFF",
-        help: "Whether the host serves its own name only. With `OFF` it also serves names that match no host, if it is the \
-               first such host.",
+        help: "Whether the host serves its own name only. With `OFF`, requests for names that match no host are served as well, if \
+               this is the first host with `OFF`.",
         apply: |scope, command| {
             scope.edit::<StrictMatch>().0 = command.node.on_off()?;
             Ok(())

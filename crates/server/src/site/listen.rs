@@ -92,9 +92,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     levels: Levels::GLOBAL_HOST,
     pass: Pass::Listen,
     kinds: Kinds::ANY.with_attributes(ATTRIBUTES),
-    value: "PORT, or a mapping; or a sequence of those",
+    value: "PORT (of all IPv4 and IPv6 addresses), or a mapping; or a sequence of those",
     default: "mandatory",
-    help: "An address to accept connections on. At the global level it serves all hosts, at the host level the hosts that name it. Without `host`, all addresses of both families are bound.",
+    help: "An address to accept connections on. One at the global level serves all hosts, one at the host level the hosts that have \
+           a `listen` for it.",
     apply: |scope, command| {
         command
             .node
@@ -116,37 +117,39 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "ADDRESS or NAME",
         "all addresses, IPv4 and IPv6",
-        "The address to bind. A name is looked up when the configuration is read; each of its addresses is bound.",
+        "The address to bind. A name is looked up when the configuration is read, and each address that it has is bound.",
     ),
     Attribute::optional(
         "type",
         Kinds::SCALAR,
         "tcp|unix|quic",
         "`tcp`, or `quic` with the attribute `quic`",
-        "Kind of socket. `quic`: a UDP port for HTTP/3, which needs `ssl`. `mptcp` is not supported yet and refused.",
+        "Kind of socket. `quic`: a UDP port for HTTP/3, which needs `ssl`. `mptcp` is not supported yet: the server refuses the \
+         configuration.",
     ),
     Attribute::optional(
         "ssl",
         Kinds::MAPPING.with_attributes(&h2o_tls::ATTRIBUTES),
         "a mapping, see below",
         "clear text",
-        "TLS, with the certificate.",
+        "Settings of TLS, the certificate among them.",
     ),
     Attribute::optional(
         "quic",
         Kinds::MAPPING.with_attributes(quic::ATTRIBUTES),
         "a mapping, see below",
-        "the defaults of all of them",
-        "Settings of QUIC connections. The first `listen` of an address decides.",
+        "the defaults of its attributes",
+        "Settings of QUIC connections. If several `listen` are for one address, those of the first count.",
     ),
     Attribute::optional(
         "proxy-protocol",
         Kinds::SCALAR,
         "ON|OFF|REQUIRED",
         "OFF",
-        "A load balancer in front sends the client's address in a PROXY header, version 1 or 2. It replaces the address of the \
-         connection in logs and everywhere else. The server trusts that address, and the scheme that requests name, so only \
-         the load balancer may be able to connect. `ON` also serves connections without the header, `REQUIRED` closes them.",
+        "A load balancer in front sends the client's address in a PROXY header, version 1 or 2. That address replaces the one of \
+         the connection in logs and everywhere else. The server trusts the header, and the scheme in the targets of requests \
+         (`https://...`, `:scheme`), so make sure that only the load balancer can connect. With `ON` connections without the \
+         header are served as well, with `REQUIRED` they are closed.",
     ),
     Attribute::optional(
         "owner",
@@ -174,9 +177,10 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "auto|NAME",
         "auto",
-        "Congestion control of accepted TCP connections (`TCP_CONGESTION`). `auto`: the kernel's default, but `bbr` in place of `cubic` \
-         where the kernel has it. A name such as `cubic` is used as it is. QUIC has `reno`, `cubic` and `pico` in any letter case; \
-         `pico`, and `auto`, are a controller that measures the path in place of waiting for losses.",
+        "Congestion control of accepted TCP connections (`TCP_CONGESTION`). `auto`: the kernel's default, but `bbr` in place of \
+         `cubic` where the kernel has it. A name such as `cubic` is used as it is. For QUIC: `reno`, `cubic`, `pico` or `auto`, in \
+         any letter case; `pico` and `auto` stand for one controller, which measures the bandwidth of the path in place of waiting \
+         for losses.",
     ),
     Attribute::optional(
         "initcwnd",
@@ -190,14 +194,14 @@ const ATTRIBUTES: &[Attribute] = &[
         Kinds::SCALAR,
         "BYTES",
         "the kernel's choice",
-        "Send buffer of accepted connections (`SO_SNDBUF`). Linux takes twice the size, for its own bookkeeping as well.",
+        "Send buffer of accepted TCP connections (`SO_SNDBUF`). Linux doubles the size, to have room for its own bookkeeping.",
     ),
     Attribute::optional(
         "rcvbuf",
         Kinds::SCALAR,
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of accepted connections (`SO_RCVBUF`). Linux takes twice the size, as for `sndbuf`.",
+        "Receive buffer of accepted TCP connections (`SO_RCVBUF`). Linux doubles the size, as for `sndbuf`.",
     ),
 ];
 

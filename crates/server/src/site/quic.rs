@@ -38,29 +38,30 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "sndbuf",
         "BYTES",
         "the kernel's choice",
-        "Send buffer of the UDP sockets. Linux takes twice the size, for its own bookkeeping as well. If the kernel refuses the size, \
-         the server does not start.",
+        "Send buffer of the UDP sockets. Linux doubles the size, to have room for its own bookkeeping. If the kernel refuses the \
+         size, the server does not start.",
     ),
     attribute(
         "rcvbuf",
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of the UDP sockets. Linux takes twice the size, as for `sndbuf`. If the kernel refuses the size, the server \
+        "Receive buffer of the UDP sockets. Linux doubles the size, as for `sndbuf`. If the kernel refuses the size, the server \
          does not start.",
     ),
     attribute(
         "amp-limit",
         "NUMBER",
         "3",
-        "How many bytes the server may send to an address that is not validated, as a multiple of the bytes received from it: 1 to 3, the \
-         limit of RFC 9000 §8. Other numbers are replaced by the nearest of these, with a warning.",
+        "How many bytes the server may send to an address that is not validated, as a multiple of the bytes received from it: 1 to \
+         3, the limit of RFC 9000 §8. `0` means 1, and a number above 3 means 3, with a warning.",
     ),
     attribute(
         "max-streams-bidi",
         "NUMBER",
         "100",
-        "How many requests a client may have open at the same time on a connection. Every client is told so from the start, also for early data; \
-         a connection takes the memory for them (5 KB for 100) once the client has used more than four streams.",
+        "How many requests a client may have open at the same time on a connection. Every client is told this number from the \
+         start, also for early data; a connection takes the memory for them (5 KB for 100) once the client has used more than four \
+         streams.",
     ),
     attribute(
         "max-udp-payload-size",
@@ -111,15 +112,16 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "ON|OFF|0..255",
         "ON",
         "Whether the congestion window does not grow while the server does not use it fully. A number stands for that many of 255 \
-         connections. For `cc: reno` and `cc: cubic`; with other controllers the window never grows then.",
+         connections. `OFF` and numbers have an effect with `cc: reno` and `cc: cubic` only; with other controllers the window \
+         never grows while it is not used fully.",
     ),
     attribute(
         "jumpstart-default",
         "PACKETS",
         "0",
-        "Congestion window in packets for a new client once its round-trip time is measured, if it is larger than `initcwnd`. The packets \
-         are paced, so `pacing` must not be `OFF`. If some of them are lost, the window shrinks to the amount that the path has \
-         delivered. `0`: the window begins with `initcwnd`.",
+        "Congestion window in packets for a new client once its round-trip time is measured, if this number is larger than \
+         `initcwnd`. The packets are paced, so `pacing` must not be `OFF`. If some of these packets are lost, the window shrinks \
+         to the amount that the path has delivered. `0`: the window begins with `initcwnd`.",
     ),
     attribute(
         "jumpstart-max",
@@ -146,9 +148,10 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "qlog",
         "DIRECTORY",
         "none",
-        "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round trip \
-         times and windows. `user` must be allowed to write there. At most 256 connections are traced at the same time, with at most 16 \
-         MiB each. Once a process has written 1 GiB, it writes no more traces. The server never deletes the files.",
+        "Writes a trace of each connection into a file of the directory, as qlog 0.3, which qvis shows: datagrams, losses, round \
+         trip times and windows. The user that the server runs as must be allowed to write there. At most 256 connections are \
+         traced at the same time, with at most 16 MiB each. Once a process has written 1 GiB, it writes no more traces. The server \
+         never deletes the files.",
     ),
     attribute(
         "rapid-start",

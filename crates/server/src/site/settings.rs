@@ -232,7 +232,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR.or(Kinds::SEQUENCE),
         value: "COUNT, or a sequence of CPU numbers and ranges such as `2-5`",
         default: "number of online CPUs",
-        help: "Number of worker threads. With a sequence, one thread is pinned to each CPU named.",
+        help: "Number of worker threads. With a sequence, there is a thread for each CPU that is named, and it runs on that CPU \
+               only.",
         apply: num_threads,
     },
     Directive::global(
@@ -271,7 +272,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "handshake-timeout",
         "SECONDS",
         "10",
-        "Time allowed for the PROXY header and the TLS handshake together.",
+        "How long the PROXY header and the TLS handshake may take together; then the connection is closed.",
         |scope, command| {
             settings(scope).handshake_timeout = seconds(command.node)?;
             Ok(())
@@ -305,8 +306,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "shutdown-delay",
         "SECONDS",
         "0",
-        "How long the server goes on as before after TERM, while the probe `health: READY` already says 503: balancers then send no \
-         more connections. The graceful shutdown follows.",
+        "How long the server goes on as before after TERM, while the probe `health: READY` is already answered with 503, so that \
+         balancers send no more connections. The graceful shutdown follows.",
         |scope, command| {
             settings(scope).shutdown_delay = seconds(command.node)?;
             Ok(())
@@ -316,8 +317,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "limit-request-body",
         "BYTES",
         "1073741824",
-        "Largest request body accepted. A larger one is answered with 413; over HTTP/2, and over HTTP/3 if its length was not announced, its \
-         stream is reset.",
+        "Largest request body accepted. A larger one is answered with 413 over HTTP/1, and over HTTP/3 if its length was announced. \
+         Otherwise, and over HTTP/2 in any case, its stream is reset.",
         |scope, command| {
             settings(scope).http1.limit_request_body =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -392,7 +393,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "ON|OFF|preserve",
         default: "ON",
-        help: "Whether the `server` response header is sent. `preserve`: only that of a backend is.",
+        help: "Whether the `server` response header is sent. `preserve`: it is sent only if a backend's response has it.",
         apply: |scope, command| {
             let word = command.node.one_of(&["OFF", "ON", "preserve"])?;
             settings(scope).send_server_name = word == 1;
@@ -408,7 +409,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SCALAR,
         value: "except-h1|none|all",
         default: "except-h1",
-        help: "Which clients get informational responses (1xx): all but those of HTTP/1, none, or all. A request with `no-early-hints: 1` gets none. `100 Continue` is sent over HTTP/1 in any case.",
+        help: "Which clients get informational responses (1xx): all but those of HTTP/1, none, or all. A request with the header \
+               `no-early-hints: 1` gets none. `100 Continue` is sent over HTTP/1 in any case.",
         apply: |scope, command| {
             settings(scope).send_informational =
                 match command.node.one_of(&["except-h1", "none", "all"])? {
@@ -452,7 +454,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-threshold",
         "BYTES|OFF",
         "33554432",
-        "Request bodies at least this large are kept in a temporary file; at least 1048576.",
+        "Request bodies of this size or more are kept in a temporary file while they are collected. The smallest value is 1048576. \
+         `OFF`: they are kept in memory, and the server makes no temporary files for responses either.",
         |scope, command| {
             settings(scope).temp_buffer_threshold =
                 if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
@@ -472,8 +475,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "temp-buffer-max-total",
         "BYTES",
         "8589934592",
-        "Not in H2O: largest size of all temporary files together. At the limit the server reads the responses of backends only as fast \
-         as slow clients take them, and answers a request whose body needs a file with 503.",
+        "Not in H2O: how large all temporary files may be together. At the limit the server reads the responses of backends only as \
+         fast as slow clients take them, and answers a request whose body needs a file with 503.",
         |scope, command| {
             settings(scope).temp_buffer_max_total =
                 command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
@@ -508,10 +511,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "max-memory",
         "BYTES|OFF",
         "half of the machine's memory",
-        "Not in H2O: how much memory all connections together may use for buffers (headers, request bodies, output that clients do not \
-         read; with QUIC also handshakes and data that is not acknowledged), with what scripts have allocated. Above 7/8 of it new requests get 503; \
-         above all of it the server closes connections, first those that hold the most memory. Scripts count for at most half of it (see \
-         `mruby.memory-limit`).",
+        "Not in H2O: how much memory may be used for the buffers of all connections (headers, request bodies, output that clients \
+         do not read; with QUIC also handshakes and data that is not acknowledged) and by scripts, together. Above 7/8 of this \
+         limit new requests get 503; above the limit the server closes connections, first those that hold the most memory. Scripts \
+         get at most half of the limit (see `mruby.memory-limit`).",
         |scope, command| {
             settings(scope).max_memory = if command.node.scalar()?.eq_ignore_ascii_case("OFF") {
                 None
@@ -575,8 +578,8 @@ const fn max_spare_pipes(name: &'static str) -> Directive<Scope> {
         name,
         "NUMBER",
         "0",
-        "Unused pipes that each thread keeps open for `proxy.zerocopy`; the process never has more than 200 pipes. \
-         `max-spare-pipes` and `proxy.max-spare-pipes` are the same.",
+        "Number of unused pipes that each thread keeps open for `proxy.zerocopy`; the process never has more than 200 pipes. \
+         `max-spare-pipes` and `proxy.max-spare-pipes` are names of one setting.",
         |scope, command| {
             settings(scope).max_spare_pipes = command.node.integer("%zu", 0..=u64::MAX)?;
             Ok(())

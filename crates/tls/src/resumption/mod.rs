@@ -179,8 +179,9 @@ const ATTRIBUTES: [Attribute; 14] = [
         Kinds::SCALAR,
         "internal|file|memcached|redis",
         "internal",
-        "Where ticket keys are: made by the server and changed regularly, or shared by several servers, be it that all read \
-         `ticket-file`, or that they make new keys in turn and keep them in memcached or Redis.",
+        "Where ticket keys come from. `internal`: the server makes them and changes them regularly. `file`: from `ticket-file`, \
+         which several servers may share. `memcached`, `redis`: from a store, in which the servers that share it put new keys in \
+         turn.",
     ),
     Attribute::optional(
         "ticket-cipher",

@@ -56,8 +56,8 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "NAME, or a sequence of those",
         "",
-        "Further names for the certificate that is obtained by [`acme`](#acme). For a host with a wildcard in its name, \
-         which no certificate can be obtained for, these are all names of the certificate.",
+        "Further names for the certificate that is obtained by [`acme`](#acme). No certificate can be obtained for a name with a \
+         wildcard: the certificate of a host with such a name has only the names given here.",
     ),
     Attribute::optional(
         "certificate-file",
@@ -78,15 +78,15 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SEQUENCE.with_attributes(&identity::PAIR),
         "a sequence of mappings",
         "",
-        "Several certificates for the same names, an ECDSA and an RSA one for example. The first one that the client \
-         can verify is used, the last one if there is none.",
+        "Several certificates for the same names, an ECDSA and an RSA one for example. The first one that the client can verify is \
+         used; if the client can verify none of them, the last one.",
     ),
     Attribute::optional(
         "min-version",
         Kinds::SCALAR,
         "TLSv1.2|TLSv1.3",
         "TLSv1.2",
-        "Lowest version. Older versions are accepted with a warning and mean `TLSv1.2`.",
+        "Lowest TLS version that clients may use. Names of older versions, such as `TLSv1`, mean `TLSv1.2`, with a warning.",
     )
     .aliases(&["minimum-version"]),
     Attribute::optional(
@@ -94,7 +94,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR,
         "TLSv1.2|TLSv1.3",
         "TLSv1.3",
-        "Highest version.",
+        "Highest TLS version that clients may use.",
     )
     .aliases(&["maximum-version"]),
     Attribute::optional(
@@ -159,10 +159,11 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         "ocsp-update-cmd",
         Kinds::SCALAR,
         "COMMAND",
-        "the server asks",
+        "the server asks the responder itself",
         "A program that fetches a response: it gets the certificate file on standard input and writes the response in DER to \
-         standard output. Exit status 75: a later attempt may succeed; another one but 0: none will. What it writes is checked \
-         like a response that the server has asked for itself.",
+         standard output. Exit status 75: a later attempt may succeed; any other except 0: no later one will, so the command is \
+         not run again until the certificate changes. What the program writes is checked like a response that the server has \
+         fetched itself.",
     ),
     Attribute::optional(
         "neverbleed",
@@ -176,7 +177,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR,
         "0 to 255",
         "4",
-        "Limit of the TLS 1.3 tickets that a client gets per connection. `0` stands for the default.",
+        "How many tickets of TLS 1.3 a client that asks for several gets at most on a connection. `0` stands for the default.",
     ),
     Attribute::optional(
         "http2-origin-frame",
