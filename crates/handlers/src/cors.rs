@@ -201,7 +201,7 @@ impl Handler for Preflight {
         if !is_preflight {
             return Outcome::Declined;
         }
-        // The filter adds the fields that all responses get, if the origin is allowed.
+        // If the origin is allowed, `CorsFilter` adds the fields that all responses get to this response, too.
         let mut fields = exchange.headers();
         if self.0.allowed(exchange).is_some() {
             fields.extend_from(&self.0.preflight);

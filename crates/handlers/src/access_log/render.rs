@@ -210,7 +210,7 @@ impl Line<'_> {
     fn response_header(&mut self, stage: Stage, name: &FieldName) -> Option<()> {
         let sent = &self.exchange.sent;
         let headers = match stage {
-            // Responses that pass no filters have only one list of fields.
+            // If a response passes no filters, its fields before and after the filters are one list.
             Stage::First => sent.unfiltered.as_ref().unwrap_or(&sent.headers),
             Stage::Final => &sent.headers,
         };

@@ -438,7 +438,7 @@ fn run<T>(worker: &Rc<h2o_exchange::Worker>, work: impl Future<Output = T>) -> T
 
 #[test]
 fn each_pause_of_the_source_sends_what_there_is() {
-    // At its highest level each coding is so slow that another thread compresses.
+    // At the highest level of each coding another thread compresses, because the level is slow.
     for (config, coding) in [
         ("compress: {gzip: 1}", Coding::Gzip),
         ("compress: {gzip: 9}", Coding::Gzip),

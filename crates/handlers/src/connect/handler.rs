@@ -165,8 +165,8 @@ impl Service {
             Err(failure) => return Outcome::Done(self.refuse(exchange, &failure)),
         };
         if !self.acl.may_permit(target.port) {
-            // This is checked before the target's name is looked up, so that clients cannot keep the resolver busy with
-            // targets that no entry permits.
+            // The port is checked before the target's name is looked up, so that clients cannot keep the resolver busy
+            // with targets that no entry permits.
             let failure = Failure::Connect(ConnectError::Prohibited);
             return Outcome::Done(self.refuse(exchange, &failure));
         }

@@ -49,8 +49,8 @@ impl Target {
 
     fn new(host: &[u8], port: u16) -> Option<Self> {
         let host = str::from_utf8(host).ok()?;
-        // Only IPv6 addresses have colons. Other hosts with a colon, or with bytes not allowed in hosts, are not passed to
-        // the resolver.
+        // A host with a colon that is no IPv6 address, or with bytes not allowed in hosts, is refused: it must not
+        // reach the resolver.
         let is_host = host.parse::<Ipv6Addr>().is_ok()
             || authority::split(host.as_bytes()).is_some_and(|(name, _)| name == host.as_bytes());
         (is_host && port != 0).then(|| Self {

@@ -410,7 +410,7 @@ mod tests {
                     tunnel_with(worker, format, Some(Rc::clone(&datagrams))).await;
                 let counted = |counter| worker.counters.get(counter);
                 let mut received = [0; 2000];
-                // A datagram of another context is dropped; an empty payload is sent.
+                // A datagram with another context identifier is dropped; an empty payload is sent to the target.
                 datagrams.receive("\u{2}other".into());
                 datagrams.receive(context.into());
                 datagrams.receive(format!("{context}ping").into());
@@ -425,7 +425,8 @@ mod tests {
                 }
                 assert_eq!(far.recv(&mut received).await.unwrap(), 0);
                 assert_eq!(far.recv(&mut received).await.unwrap(), 4);
-                // A payload that comes in a capsule is sent, too.
+                // A payload that the client sends in a capsule reaches the target, too, although the tunnel uses HTTP
+                // datagrams.
                 let len = context.len() + 5;
                 pipe.push(
                     [
@@ -445,7 +446,7 @@ mod tests {
                     tokio::task::yield_now().await;
                 };
                 assert_eq!(datagram, format!("9{context}pong"));
-                // The body has no bytes, but lasts as long as the tunnel.
+                // The response body of a tunnel with HTTP datagrams has no bytes, but lasts as long as the tunnel.
                 let mut task = Context::from_waker(Waker::noop());
                 assert!(source.poll_next(&mut task, 9000).is_pending());
                 pipe.finish(Ok(()));

@@ -65,8 +65,8 @@ pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Erro
     super::add_handler(scope, command, vec![super::unix_url(&path).into()])
 }
 
-/// The application to use: that of the running configuration, if it is the same and no other directive has taken it
-/// over.
+/// The application to use: the equal one of the running configuration, unless another directive has taken it over
+/// already; otherwise `next`.
 fn take_over(scope: &mut Scope, next: Application) -> Arc<Application> {
     let running = scope.running.as_ref();
     let running = running.map(|site| Arc::clone(&site.shared.get::<Applications>()));

@@ -94,7 +94,8 @@ impl BodySource for Gunzip {
             match self.state {
                 GunzipState::Member => {
                     if !ready!(self.poll_fill(context, 1))? {
-                        // The decoder may still hold bytes for which there was no room before.
+                        // At the end of the file, the decoder may still hold bytes for which the output had no room
+                        // before.
                         self.unpack(&mut output)?;
                         if output.is_empty() && self.state == GunzipState::Member {
                             let error = BodyError::Failed("the gzip file is cut short".into());

@@ -85,7 +85,8 @@ fn open(
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if access == Access::Waiting && again < RENAME_RETRIES => again += 1,
             Err(Errno::AGAIN) if access == Access::Waiting => return Err(Errno::ACCESS),
-            // Kernels before 5.12 do not support RESOLVE_CACHED.
+            // Kernels before 5.12 do not support RESOLVE_CACHED, so the call counts as one that would wait for the
+            // disk.
             Err(Errno::INVAL) if access == Access::InMemory => return Err(Errno::AGAIN),
             Err(Errno::NOSYS) => NO_OPENAT2.store(true, Relaxed),
             // Some seccomp filters return this error for system calls that they do not know.

@@ -136,7 +136,8 @@ impl Watches {
         match watch {
             WatchState::Kept { layout, .. } if layout == self.layout => self.kept(),
             WatchState::Kept { .. } => WatchState::Earning(0),
-            // When an entry is checked for the first time, its directory may already be watched for another entry.
+            // When an entry is checked for the first time, its directory may already be watched for another entry. Then
+            // the entry counts as watched without a new watch.
             WatchState::Earning(0) => self.watch(stamps, now, false),
             WatchState::Earning(hits) if hits < HITS => WatchState::Earning(hits + 1),
             WatchState::Earning(_) => self.watch(stamps, now, true),

@@ -161,7 +161,8 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
                 vm.hash_set(hash, keys.get(vm, &text)?, value)?;
             }
         }
-        // Ruby adds entries without asking the Hash where a literal begins with it: `{**env, a: 1}`.
+        // Entries with other keys are kept, too: for a literal `{**env, a: 1}` Ruby adds entries without calling a
+        // method of the Hash.
         for (key, value) in made_keys.iter().zip(made) {
             vm.hash_set(hash, *key, value)?;
         }

@@ -219,7 +219,7 @@ fn error_sink(vm: &Vm, errors: Value) -> Result<Option<ErrorSink>, Leave> {
     let errors = Rc::new(vm.root(errors)?);
     Ok(Some(Box::new(move |line| {
         let (line, errors, vm) = (line.to_owned(), Rc::clone(&errors), reference.clone());
-        // The line is not written at once, because Ruby may be running now.
+        // A task writes the line later, because Ruby may be running now.
         worker.spawn(async move {
             let Some(vm) = vm.upgrade() else {
                 return;

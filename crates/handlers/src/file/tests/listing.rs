@@ -123,7 +123,7 @@ fn folders_are_not_among_files_nor_10_before_2() {
         "the name of a broken symbolic link is not a link of the page: {text}"
     );
     assert!(text.contains("<th aria-sort=\"ascending\">Name</th>"));
-    // The configured path itself has no link to a parent directory.
+    // Unlike the page of the configured path, the page of a directory below has a link to the parent directory.
     assert_eq!(names(&kit.get("/sub9/").text()), ["..", "x"]);
 }
 

@@ -304,7 +304,7 @@ fn failures_are_502_and_noted_where_the_request_was_sent() {
         .get(h2o_exchange::Counter::Status502);
     assert_eq!(counted, 1);
     assert!(!response.is_refusal);
-    // A request that the backend has not processed does not count as a failure.
+    // A request that the backend has refused without processing it is not counted as a response 502.
     let refused = Failure {
         refused: true,
         ..failure.clone()
