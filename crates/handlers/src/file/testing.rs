@@ -323,7 +323,7 @@ fn texts(headers: &Headers) -> Vec<String> {
         .collect()
 }
 
-/// A custom handler that answers with the variables of the script, at once or one turn later.
+/// A custom handler that answers with the variables of the script, at once or one turn of the event loop later.
 struct ShowScript {
     later: bool,
 }

@@ -125,8 +125,8 @@ impl Watches {
         is_recent && layout == self.layout && events == self.events
     }
 
-    /// The state of a cache entry that was in the state `watch` and was checked by `stat` in this turn, after
-    /// [`Watches::has_no_event_since`] returned false.
+    /// The new state of a cache entry whose state was `watch`, after [`Watches::has_no_event_since`] returned false and
+    /// the entry was checked by `stat` in this turn of the event loop.
     pub(super) fn after_check(
         &mut self,
         watch: WatchState,
@@ -152,7 +152,7 @@ impl Watches {
         }
     }
 
-    /// Reads events. If the buffer is full, the rest is read in the next turn.
+    /// Reads events. If the buffer is full, the rest is read in the next turn of the event loop.
     fn read(&mut self) {
         let Some(inotify) = &self.inotify else {
             return;

@@ -31,7 +31,7 @@ pub(super) struct Queue {
     writer: Option<Ticket>,
 }
 
-/// The queue of a body, which the script's strand and the connection share.
+/// The queue of a body, which the script's strand (fiber) and the client's connection share.
 #[derive(Clone, Default)]
 pub(super) struct Sink(Rc<RefCell<Queue>>);
 

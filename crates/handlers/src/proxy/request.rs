@@ -133,7 +133,7 @@ impl RequestRules {
                 head.headers.store_pieces(pieces)
             }
         };
-        // The normal form of the target is not needed, so it is not computed.
+        // The normal form of the target that the backend gets is not needed, so it is not computed.
         let scanned = h2o_http::path::TargetScan {
             len: target.len(),
             query_at: None,

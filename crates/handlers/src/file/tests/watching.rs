@@ -55,7 +55,7 @@ fn stays_unwatched(kit: &Kit, target: &str) -> bool {
 }
 
 /// Waits until the file of `target` is watched, makes the change, and returns the response of the next request. The
-/// request after that, in another turn, must get the same response.
+/// request after that, in another turn of the event loop, must get the same response.
 fn after(kit: &Kit, target: &str, change: impl FnOnce()) -> String {
     until_watched(kit, target);
     let before = get(kit, target);
