@@ -47,7 +47,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::ANY,
         value: "anything",
         default: "none",
-        help: "Has no effect: a place for nodes with anchors that aliases elsewhere refer to.",
+        help: "Has no effect: a place for YAML nodes with anchors (`&NAME`), which aliases (`*NAME`) elsewhere refer to.",
         apply: |_, _| Ok(()),
     },
 ];

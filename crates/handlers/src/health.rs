@@ -15,9 +15,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::SCALAR,
     value: "LIVE|READY",
     default: "none",
-    help: "Answers probes. `LIVE`: 200 as long as the server runs. `READY`: 200 while it wants new connections, 503 once the \
-           signal TERM has told it to end. With `shutdown-delay` it accepts connections for some time after the signal, so that \
-           balancers can notice the 503. See [the page on running it](running.md#probes).",
+    help: "Answers probes. `LIVE`: 200 as long as the server runs. `READY`: 200 while the server wants new connections, 503 once \
+           the signal TERM has told it to end. With `shutdown-delay` the server accepts connections for some time after the \
+           signal, so that balancers can notice the 503. See [the page on running it](running.md#probes).",
     apply: |scope, command| {
         const KINDS: [(&str, Probe); 2] = [("LIVE", Probe::Live), ("READY", Probe::Ready)];
         let chosen = command.node.one_of(&KINDS.map(|(word, _)| word))?;

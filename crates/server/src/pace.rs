@@ -116,9 +116,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "client-min-rate",
         "BYTES",
         "500",
-        "Not in H2O: bytes per second that a client has to send of a request body, and take of a response, on average over the time that \
-         the server waits for it. A slower client loses its connection (HTTP/1) or stream (HTTP/2, HTTP/3). `0` turns the check off, for \
-         example for gRPC calls in which the client sends nothing for a long time.",
+        "Not in H2O: bytes per second that a client has to send of a request body, and take of a response, on average over the time \
+         that the server waits for the client. A slower client loses its connection (HTTP/1) or stream (HTTP/2, HTTP/3). `0` turns \
+         the check off, for example for gRPC calls in which the client sends nothing for a long time.",
         |scope, command| {
             scope.edit::<ClientRate>().least =
                 command

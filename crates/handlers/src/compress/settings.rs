@@ -39,8 +39,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "compress-minimum-size",
             "BYTES",
             "100 with `compress: ON`, else 0",
-            "Shorter responses are not compressed, if their length is known in advance. It may stand before or after `compress` in the same \
-             mapping (in H2O, `compress` cancels one that stands before it).",
+            "Shorter responses are not compressed, if their length is known in advance. The directive may stand before or after \
+             `compress` in the same mapping (in H2O, `compress` cancels one that stands before it).",
             |scope, command| {
                 let minimum = command.node.quantity(Unit::Bytes, "%zu", 0..=u64::MAX)?;
                 let settings = scope.edit::<CompressSettings>();

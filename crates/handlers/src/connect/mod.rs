@@ -34,11 +34,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         kinds: Kinds::SEQUENCE,
         value: "a sequence of `+ADDRESS[/BITS][:PORT]` and `-ADDRESS[/BITS][:PORT]`",
         default: "",
-        help: "Opens tunnels for CONNECT requests, as a forward proxy does. Each address of the name is compared with \
-               the list: the first entry that matches permits (`+`) or denies (`-`) it; what no entry matches is \
-               denied. ADDRESS is `*`, an IPv4 address or an IPv6 address in brackets; PORT a number, a range \
-               `LOW-HIGH` or `*`. Belongs to the path `/` of the default host. See [the page on the forward \
-               proxy](forward-proxy.md).",
+        help: "Opens tunnels for CONNECT requests, as a forward proxy does. Each address of the name is compared with the list: the \
+               first entry that matches permits (`+`) or denies (`-`) it; what no entry matches is denied. ADDRESS is `*`, an IPv4 \
+               address or an IPv6 address in brackets; PORT a number, a range `LOW-HIGH` or `*`. Belongs to the path `/` of the \
+               host that also serves unknown names (`strict-match`). See [the page on the forward proxy](forward-proxy.md).",
         apply: |scope, command| {
             let service = service(scope, command)?;
             let takes_connect_udp = scope.settings.get::<ConnectSettings>().masque_draft_03;

@@ -167,8 +167,8 @@ const ATTRIBUTES: [Attribute; 2] = [
         Kinds::SCALAR,
         "final|early|all",
         "final",
-        "Which responses are edited: the final one, `103 Early Hints`, or both. With `early` and `all` the server also sends a \
-         103 of its own while the client waits for a backend. `proxy.header.*` ignores it.",
+        "Which responses are edited: the final one, `103 Early Hints`, or both. With `early` and `all` the server also sends a 103 \
+         of its own while the client waits for a backend. `proxy.header.*` ignores `when`.",
     ),
 ];
 

@@ -358,9 +358,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "proxy.zerocopy",
         "OFF|ON|ALWAYS",
         "ON",
-        "Large bodies are moved from socket to socket within the kernel (`splice`), if both connections are HTTP/1 in \
-         clear text and the length is known. `ALWAYS` is the same as `ON`: with TLS or HTTP/2 the server has to process \
-         the data itself.",
+        "Large bodies of responses are moved within the kernel (`splice`) from the backend's socket to the client's, if both \
+         connections are HTTP/1 in clear text and the length of the body is known. `ALWAYS` is the same as `ON`: with TLS or \
+         HTTP/2 the server has to process the data itself.",
         |scope, command| {
             settings(scope).zerocopy = command.node.one_of(&["OFF", "ON", "ALWAYS"])? != 0;
             Ok(())

@@ -22,9 +22,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "NETWORK | [NETWORK, ...] | { networks: ..., header: ... }",
     default: "none: the peer of the connection is the client, and its `x-forwarded-for` is passed on",
-    help: "The proxies and load balancers in front of this server. The address that these give for a client is its address in logs, in \
-           scripts and for backends. What other peers say about clients is removed from their requests. See [Behind another \
-           server](running.md#behind-another-server).",
+    help: "The proxies and load balancers in front of this server. The address that these give for a client counts as the client's \
+           address in logs, in scripts and for backends. What other peers say about clients is removed from their requests. See \
+           [Behind another server](running.md#behind-another-server).",
     apply,
 }];
 

@@ -105,8 +105,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http2-latency-optimization-max-additional-delay",
         "RATIO",
         "0.1",
-        "The latency optimisation is not used if an iteration of the event loop takes longer than this fraction of the \
-         round-trip time. Rounded to a whole percentage.",
+        "The latency optimisation is not used if an iteration of the event loop takes longer than this fraction of the round-trip \
+         time. The fraction is rounded to a whole percentage.",
         |scope, command| {
             let ratio = command.node.float()?;
             if ratio <= 0.0 {

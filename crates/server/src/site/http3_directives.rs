@@ -35,7 +35,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-input-window-size",
         "BYTES",
         "16777216",
-        "Bytes that a client may send on all streams of a connection together before they are read; at least 417808. The window of a stream is as large, and at most 1 MiB.",
+        "How many bytes a client may send on all streams of a connection together before the server reads them; at least 417808. \
+         Each stream has a window of this size, too, but of 1 MiB at most.",
         |scope, command| {
             let bytes: u32 = command
                 .node

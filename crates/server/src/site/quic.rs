@@ -80,8 +80,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "max-initial-handshake-packets",
         "NUMBER",
         "1000",
-        "How many packets the server may send during one handshake. If it needs more, it closes the connection; and also, whatever \
-         this number is, if more than 64 of the packets have acknowledgements.",
+        "How many packets the server may send during one handshake; if more are needed, it closes the connection. It also does so \
+         if more than 64 of these packets have acknowledgements, which is a fixed limit.",
     ),
     attribute(
         "qpack-encoder-table-capacity",
@@ -128,8 +128,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "PACKETS",
         "0",
         "A returning client gets half of the congestion window that it had before, but at most this many packets, as soon as its \
-         round-trip time shows that the path is the same. `0`: it begins like a new client. The server remembers a client for ten \
-         minutes.",
+         round-trip time shows that the path is the same. `0`: a returning client begins like a new one. The server remembers a \
+         client for ten minutes.",
     ),
     attribute(
         "non-resume-jumpstart-ratio",
@@ -159,8 +159,8 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "OFF",
         "On how many of 255 connections the congestion window triples in a round trip, instead of doubling, until round trips \
          become longer or a packet is lost. The first loss then lowers the window as if it had been only as large as what the \
-         client acknowledged in one round trip. For `cc: reno` and `cc: cubic`; with other controllers it has no effect, and a \
-         warning says so.",
+         client acknowledged in one round trip. For `cc: reno` and `cc: cubic`; with other controllers `rapid-start` has no \
+         effect, and a warning says so.",
     ),
 ];
 

@@ -14,7 +14,7 @@ const ATTRIBUTES: &[Attribute] = &[
         "self",
         Kinds::SCALAR,
         "NUMBER",
-        "The number of this server. `0`: its connection ids name no server, and it forwards no packets.",
+        "The number of this server. `0`: the connection ids of this server name no server, and it forwards no packets.",
     ),
     Attribute::required(
         "mapping",

@@ -117,7 +117,8 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
     kinds: Kinds::MAPPING.with_attributes(&ATTRIBUTES),
     value: "a mapping",
     default: "`mode: all`, internal stores, `lifetime: 3600`",
-    help: "How clients resume TLS sessions. With tickets whose keys are internal, clients of TLS 1.3 may send early data.",
+    help: "How clients resume TLS sessions. Clients of TLS 1.3 may send early data if tickets are on, with `ticket-store: \
+           internal`.",
     apply: |scope, command| {
         let settings = parse(command)?;
         let store = settings.tickets.as_ref().map(|tickets| &tickets.store);

@@ -33,11 +33,12 @@ pub(super) const CACHE: Directive<Scope> = Directive {
     kinds: Kinds::ANY.with_attributes(&ATTRIBUTES),
     value: "a mapping, or `OFF`",
     default: "OFF",
-    help: "Not in H2O: keeps compressed forms of static files in a directory. Where [`compress`](#compress) is on, the first clients get a \
-           file compressed while it is sent; meanwhile a thread compresses it by brotli at level 9, zstd at 12 or gzip at 9 (or what \
-           `compress` says, if that is higher), and later clients get that form like a [precompressed file](#filesend-compressed), \
-           with a strong `etag` and ranges. It is made for each coding that a client asks for and `compress` has, from \
-           files of up to 64 MiB that have not changed for two seconds. See [Keep compressed files](files.md#keep-compressed-files).",
+    help: "Not in H2O: keeps compressed forms of static files in a directory. Where [`compress`](#compress) is on, the first \
+           clients get a file compressed while it is sent; meanwhile a thread compresses it by brotli at level 9, zstd at 12 or \
+           gzip at 9 (or what `compress` says, if that is higher), and later clients get that form like a [precompressed \
+           file](#filesend-compressed), with a strong `etag` and ranges. A form is made for each coding that a client asks for and \
+           `compress` has, of files of up to 64 MiB that have not changed for two seconds. See [Keep compressed \
+           files](files.md#keep-compressed-files).",
     apply,
 };
 
