@@ -174,7 +174,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        // A connection wakes the thread that waits in accept(), so that it sees that the backend is to stop.
+        // This connection wakes the thread that waits in accept(), so that the thread sees `is_over` and ends.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();

@@ -307,7 +307,7 @@ hosts:
 const NAMES: &str = "names";
 
 fn write_names(folder: &Folder, table: &str) {
-    // The table is replaced atomically, because the server may read it at any time.
+    // The table of host names is replaced atomically, because the server may read it at any time.
     let written = folder.write("names.new", table);
     std::fs::rename(written, folder.at(NAMES)).expect("the folder is writable");
 }
@@ -519,7 +519,7 @@ impl Server {
     }
 
     fn write_text(&self, text: String) {
-        // The file is replaced atomically, because the server may read it at any time.
+        // The configuration file is replaced atomically, because the server may read it at any time.
         let written = self.folder.write("h2o.conf.new", text);
         std::fs::rename(written, self.folder.at("h2o.conf")).expect("the folder is writable");
     }

@@ -367,7 +367,7 @@ pub fn free_port() -> u16 {
         let address = ("127.0.0.1", *port);
         TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
     };
-    // The tests of a process begin elsewhere than those before, whose connections may not be quite over.
+    // Each test process begins with another port: connections of an earlier test process to the first ports may not be closed yet.
     let begin = std::process::id().wrapping_mul(97);
     let mut ports = (0..COUNT).map(|_| {
         let place = begin.wrapping_add(PICKED.fetch_add(1, Ordering::Relaxed)) % COUNT;

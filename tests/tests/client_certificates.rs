@@ -73,20 +73,21 @@ fn a_host_with_client_ca_file_is_not_reached_through_another_name() {
             let args = [&[version], args].concat();
             ask(&server, name, "/page", &args)
         };
-        // Each host answers on a connection with its own SNI name: the closed one only with a client certificate.
+        // Each host answers on a connection with its own SNI name; closed.test does so only if the client presents a certificate.
         assert_eq!(ask("open.test", &[]).text(), "for everybody200:");
         assert_eq!(ask("closed.test", shown).text(), "for friends200:");
         assert_eq!(status(&ask("closed.test", &[])), "000");
-        // Requests for the closed host on connections with the SNI name of the other host, and with an address, which is not sent as SNI.
+        // Requests for closed.test are refused on connections with the SNI name open.test, and on those without SNI: curl sends no SNI
+        // for an address.
         for name in ["open.test", "127.0.0.1"] {
             let output = ask(name, &["-H", &closed]);
             assert_eq!(status(&output), "421", "{version} {name}: {output}");
             assert!(!output.text().contains("for friends"), "{output}");
         }
-        // A client certificate does not help if the handshake was for the other host, which did not ask for it.
+        // A client certificate does not help if the handshake was for open.test, which does not ask for one.
         let output = ask("open.test", &[&["-H", &closed], shown].concat());
         assert_eq!(status(&output), "421", "{version}: {output}");
-        // A client that presented its certificate to the closed host may request pages of the open host on that connection.
+        // A client that presented its certificate to closed.test may request pages of open.test on that connection.
         let open = format!("Host: open.test:{}", server.port());
         let output = ask("closed.test", &[&["-H", &open], shown].concat());
         assert_eq!(output.text(), "for everybody200:");

@@ -81,7 +81,7 @@ fn a_streamed_response_arrives_line_by_line() {
     let mut over_http3 = Command::new(tool("aioquic/bin/python3"));
     over_http3.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3.py"));
     over_http3.args(["compressed_lines", &port, "/gzip"]);
-    // This client says in the end that all was as it expected.
+    // `http3.py` prints `ok` in the end if the response was as it expected; curl prints nothing more.
     clients.push(("HTTP/3 gzip".to_owned(), over_http3, Some("ok")));
     for (name, mut client, last) in clients {
         let mut client = client
@@ -110,7 +110,7 @@ fn clients_that_read_nothing_take_little_memory_and_are_accounted() {
         .map(|_| format!("{:07x} ", random.below(1 << 28)))
         .collect();
     for coding in ["br", "zstd", "gzip"] {
-        // With small buffers in the kernel most of each response stays to be compressed.
+        // The small send buffer makes the server hold most of each response, because the client does not read.
         let config = "
 listen: { host: 127.0.0.1, port: @PORT@, sndbuf: 16384 }
 num-threads: 1
@@ -125,7 +125,7 @@ hosts:
         let request = format!(
             "GET /large.txt HTTP/1.1\r\nhost: a\r\nconnection: close\r\naccept-encoding: {coding}\r\n\r\n"
         );
-        // A first response, read to its end, sets up what the worker keeps anyway.
+        // A first response, read to its end, makes the worker allocate what it keeps between requests, before its memory is measured.
         let mut first = server.connect();
         first.send(&request);
         assert!(first.read_to_end().len() < text.len(), "{coding}");
@@ -148,7 +148,7 @@ hosts:
         let seen = format!("{coding}: {taken} bytes taken, {accounted} accounted");
         println!("{seen}");
         assert!(taken <= MOST && accounted <= MOST, "{seen}");
-        // The responses have begun, and nearly all that they take is accounted.
+        // 100,000 bytes for each client show that the responses have begun. The status must account for nearly all of their memory.
         assert!(taken > 100_000 && accounted > taken * 4 / 5, "{seen}");
         drop(clients);
     }

@@ -200,7 +200,7 @@ fn forms_outlive_the_server_and_reloads() {
     let mut server = Setup::in_folder(folder, &with_size(2_000_000)).start();
     let (first, got) = get(&server, "--http1.1", "br", "/a.txt");
     assert!(is_kept(&first) && got == content.as_bytes());
-    // With a changed setting, the server compresses in a new thread.
+    // The reload changes `size`, so the server starts a new thread that compresses.
     server.write_config(&with_size(3_000_000));
     server.hup("reloaded");
     let (again, _) = get(&server, "--http1.1", "br", "/a.txt");
@@ -259,7 +259,7 @@ fn forms_that_were_not_used_make_room_for_others() {
             .filter_map(|path| fs::metadata(path).ok());
         sizes.map(|found| found.len()).sum()
     };
-    // The copy that was made last may not have displaced others yet.
+    // The server removes old copies only after it has written a new one, so the test waits.
     eventually("the copies to take no more than `size`", || {
         (total(&server.folder) <= 1_048_576).then_some(())
     });
@@ -298,7 +298,7 @@ fn a_full_disk_keeps_nothing_and_breaks_no_response() {
         server.messages().contains(message).then_some(())
     });
     assert_eq!(forms(&server.folder), Vec::<PathBuf>::new());
-    // Nothing is kept for a while, also of files for which there would be space, but they are sent.
+    // After the failure the server makes no copies for a minute, not even of files for which there is space, but it sends the files.
     for coding in ["br", "zstd", "gzip"] {
         for (path, content) in [("/a.txt", &content), ("/b.txt", &text(42, 40_000))] {
             let (response, got) = get(&server, "--http2-prior-knowledge", coding, path);

@@ -15,13 +15,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Number of hostile frames after which the server must have ended the connection.
 const FRAMES: usize = 5000;
 
-/// The same number for frames that make the server reset streams, each of which costs the server more.
+/// Number of hostile frames that make the server reset streams, after which the server must have ended the connection. It is smaller
+/// than [`FRAMES`], because each reset costs the server more than other frames.
 const RESETS: usize = 1000;
 
 /// Processor time that an attack may cost a server that was built in release mode.
 const CPU: Duration = Duration::from_millis(100);
 
-/// Factor by which that time is longer for a server that was built without optimisation. This project's crates are slow then, while
+/// Factor by which [`CPU`] is longer for a server that was built without optimisation. This project's crates are slow then, while
 /// dependencies and the kernel are not, and attacks mostly cost the parsing of frames, which is this project's code. The factor is an
 /// allowance, not a measurement.
 const DEBUG_FACTOR: u32 = 6;
@@ -86,9 +87,9 @@ enum Replies {
 enum End {
     /// By GOAWAY or the end of the connection, before the client has sent this many frames.
     Within(usize),
-    /// The same, with a pause after each frame in which the server can respond, so that the count is exact.
+    /// As [`End::Within`], but the client pauses after each frame so that the server can respond, which makes the count exact.
     Promptly(usize),
-    /// It need not end: the client sends this many frames, and only their cost is checked.
+    /// The connection need not end: the client sends this many frames, and only their cost is checked.
     Harmless(usize),
 }
 

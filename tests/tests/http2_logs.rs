@@ -62,7 +62,7 @@ fn the_access_log_tells_streams_and_priorities() {
                 "/c.css 0 11 200 11 200",
             ],
         ),
-        // Without such a tree: the server gives the style sheet a weight of 257, above all that clients can ask for.
+        // nghttp announces no tree of priorities: the server gives the style sheet a weight of 257, above all that clients can ask for.
         (
             &["--no-dep", "-p", "256", "-p", "1"],
             &["/a.txt", "/b.txt", "/c.css"],

@@ -211,7 +211,7 @@ fn early_data_sent_twice_is_processed_once() {
         }
         recorder.receive_only(Duration::from_secs(1));
     }
-    // When the server answers this request, it has read all of those datagrams.
+    // When the server answers this request, it has read all datagrams that the attacker has sent.
     let mut other = Quic::open(server.port());
     assert_eq!(other.ask("/a.txt").status, 200);
     let log = server.read_until("access_log", "GET /medium 200");

@@ -225,7 +225,7 @@ fn a_service_manager_that_was_away_is_told_again_and_one_that_reads_nothing_dela
     server.reload();
     assert!(told(&manager).starts_with("RELOADING=1"));
     assert!(told(&manager).starts_with("READY=1"));
-    // Nobody reads any more: the queue of the socket is full after a few messages.
+    // The test reads no more messages of the server: the queue of the socket is full after a few of them.
     for _ in 0..8 {
         server.reload();
     }

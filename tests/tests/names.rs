@@ -170,7 +170,7 @@ fn the_answer_says_which_port_is_connected_to() {
         allowed - 1
     ));
     server.ask("GET /backend").must_be("200 OK\n\nfine");
-    // The address list is applied to the port that the name resolved to, which it does not allow.
+    // The address list is applied to the port that `far.test` resolved to, not to the requested one, and does not allow that port.
     let denied = "403 Destination IP Prohibited";
     assert_eq!(connect(&server, "far.test", allowed), denied);
     let asked = server.asked_names();

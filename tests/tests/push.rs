@@ -273,7 +273,7 @@ fn clients_that_want_no_push_get_none() {
     assert_eq!(ask(&server, &[], &["/index.html"]).promised().len(), 1);
     for options in [
         &["--no-push"][..],
-        // With this option the client accepts no pushed streams at all.
+        // With 0 as the limit of concurrent streams that the server may open, the client accepts no pushed streams.
         &["--max-concurrent-streams", "0"],
         // The field `x-forwarded-for` says that the request came through a proxy, so the server pushes nothing.
         &["--header", "x-forwarded-for: 192.0.2.1"],

@@ -512,7 +512,7 @@ const LOOKS: &[(&str, &str)] = &[
         "[true, false]",
     ),
     ("env.fetch('HTTP_NONE', 5)", "5"),
-    // These copy a Hash without asking it for its keys.
+    // The next three expressions copy `env` in ways in which mruby does not ask it for its keys.
     (
         "all = {**env, a: 1}; [all['REQUEST_METHOD'], all.key?(:a), all.keys.size > 20]",
         r#"["GET", true, true]"#,

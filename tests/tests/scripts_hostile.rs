@@ -176,7 +176,7 @@ fn start() -> Server {
     setup.start()
 }
 
-// How long the neighbour waits is measured by bench/hostile_scripts.py.
+// How long another client waits because of a hostile script is measured by bench/hostile_scripts.py.
 #[test]
 fn a_hostile_script_costs_its_own_request() {
     let server = start();

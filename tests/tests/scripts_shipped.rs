@@ -41,7 +41,7 @@ fn status(server: &Server, path: &str, options: &[&str]) -> String {
     run("curl", &[&print[..], options].concat()).text()
 }
 
-/// One user for each kind of hash; each name stands for one. The last hash is of the old kind of crypt(3).
+/// A password file with one user for each kind of hash: bcrypt, SHA-1, Apache's MD5, and the old hash of crypt(3).
 const PASSWORDS: &str = "\
 alice:$2y$04$YOYeoISAVqgPa7yF0Ghn1e1I.HkrmZ2/1HmdRI96HmAhjdOD9HoPK
 bob:{SHA}9SMYoF5RilWWASry7TjeaKwmpGg=

@@ -207,7 +207,8 @@ fn a_renewed_certificate_is_not_left_unserved_after_the_signal() {
     self_signed(&server.folder, "server", Key::EcPkcs8, "www.example.com");
     fs::set_permissions(server.folder.at("server.key"), private).expect("the test owns the file");
     send(&server, Signal::HUP);
-    // The server also watches the certificate's files, so it may have loaded them before the signal: the message then names none.
+    // The server also watches the certificate's files, so it may have loaded them before the signal: the number of certificates in the
+    // message may be 0.
     server.wait_for_message("reopened logs; certificates reloaded: ");
     assert_ne!(serial(&server), old);
 }

@@ -134,7 +134,7 @@ fn a_large_configuration_serves_each_host_with_its_settings() {
     www("/favicon.ico").must_be(
         "200 OK\ncontent-type: image/x-icon\ncache-control: max-age=31536000\nx-level: host\n\nicon",
     );
-    // The mappings in the sequence form one: its last `expires` applies to both directories.
+    // The mappings in the sequence for `/download` become one set of directives, so `expires` applies to both directories.
     www("/download/both").must_be(&format!(
         "200 OK\n{common}\nx-level: host\nx-level: path\ncache-control: max-age=2592000\n\nnew both"
     ));

@@ -46,7 +46,7 @@ hosts:
     for (request, code) in [("GET /dir", 301), ("GET /none", 404), ("POST /large", 405)] {
         assert_eq!(server.ask(request).code(), code);
     }
-    // The server adds a connection's bytes to its counters at the end of the connection's turn, so the test waits.
+    // The server adds a connection's bytes to its counters only after it has sent them, so the test waits.
     let report = eventually("all bytes in the report", || {
         let report = report(&server, "traffic");
         (number(&report, "traffic.bytes-sent") > 2_000_000).then_some(report)
@@ -120,7 +120,7 @@ hosts:
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }
-    // The certificate was made for 30 days, of which less than a second has passed or has not.
+    // The certificate was made for 30 days. `days-left` is rounded down, so it is 29 as soon as a second of them has passed.
     let days = report.split("\"days-left\":").nth(1).unwrap();
     assert!(
         days.starts_with("29}") || days.starts_with("30}"),

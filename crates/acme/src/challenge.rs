@@ -1,4 +1,4 @@
-//! Answers to the challenges of a certificate authority. An answer is in place as long as its value lives.
+//! Answers to the challenges of a certificate authority. An answer stays in place until its [`Answer`] is dropped.
 
 use std::path::PathBuf;
 

@@ -19,8 +19,8 @@ use crate::failure::{Cause, Failure};
 use crate::renewal::{Window, pause_after, renewal_time};
 use crate::{Acme, Order};
 
-/// How often the client tries to take the lock of the state directory while another process has it: a server that
-/// drains gives it back.
+/// How often the client tries to take the lock of the state directory while another process has it: an earlier
+/// generation of this server that drains releases the lock when it ends.
 const LOCK_PAUSE: Duration = Duration::from_secs(2);
 /// Shortest and longest interval between two questions to the authority about when it wants a certificate renewed.
 const ADVICE_INTERVAL: (Duration, Duration) =

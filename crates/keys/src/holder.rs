@@ -279,8 +279,8 @@ impl Holder {
                     generation: self.generation,
                     number: facts.number,
                 }),
-                // The file now has another key. It is used once its certificate is loaded, too, so the key process is
-                // told to forget it.
+                // The file now has another key. The server will load that key again together with its certificate,
+                // so the key process is told to forget it.
                 Ok(facts) => {
                     self.forget(facts.number);
                     None

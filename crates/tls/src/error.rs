@@ -84,7 +84,7 @@ impl TlsError {
             Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
             Self::IllegalParameter => Some(Alert::fatal(47)),
             Self::UnsupportedCertificate => Some(Alert::fatal(43)),
-            // H2O compatibility: as in H2O, the connection ends although the alert is only a warning.
+            // H2O compatibility: as in H2O, the connection ends although `no_renegotiation` is only a warning.
             Self::Renegotiation => Some(Alert::NO_RENEGOTIATION),
             Self::KeysExhausted => Some(Alert::CLOSE_NOTIFY),
             Self::Handshake(_)

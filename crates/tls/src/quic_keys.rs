@@ -20,8 +20,8 @@ use rustls::{CipherSuite, CipherSuiteCommon, Error, SupportedCipherSuite, Tls13C
 /// For how many keys of packets, and for how many keys of headers, a thread keeps what was computed from them: those of 128 connections
 /// that are busy at the same time.
 const KEPT: usize = 256;
-/// What is computed for the first uses of a key is dropped after each of these. Few keys of a handshake are used more often, so
-/// handshakes take no memory for what is computed from their keys.
+/// A thread keeps what it computes from a key only after this number of uses of the key; before, it drops the result after each use.
+/// Few keys of a handshake are used more often, so handshakes take no memory for what is computed from their keys.
 const FIRST_USES: u8 = 3;
 /// Length in bytes of the tag that authenticates a packet, with every cipher suite (RFC 9001 §5.3).
 const TAG_LEN: usize = 16;
@@ -86,8 +86,8 @@ impl Algorithm for Cipher {
     }
 }
 
-/// The suites of TLS 1.3 with the keys of this module. They are made once and stay, because rustls needs references that are valid for
-/// ever.
+/// The suites of TLS 1.3 with the keys of this module. They are made once and never freed, because rustls needs references that are
+/// valid for ever.
 static SUITES: LazyLock<Vec<&'static Tls13CipherSuite>> = LazyLock::new(|| {
     let suites = ALL_CIPHER_SUITES
         .iter()
@@ -191,7 +191,7 @@ impl quic::PacketKey for PacketKey {
     }
 
     fn confidentiality_limit(&self) -> u64 {
-        // RFC 9001 §B.1.1
+        // The number of packets that may be encrypted with one key (RFC 9001 §B.1.1).
         match self.cipher {
             Cipher::Aes128 | Cipher::Aes256 => 1 << 23,
             Cipher::ChaCha20 => u64::MAX,
@@ -199,7 +199,7 @@ impl quic::PacketKey for PacketKey {
     }
 
     fn integrity_limit(&self) -> u64 {
-        // RFC 9001 §6.6 and §B.1.2
+        // The number of packets that may fail authentication before the connection must end (RFC 9001 §6.6 and §B.1.2).
         match self.cipher {
             Cipher::Aes128 | Cipher::Aes256 => 1 << 52,
             Cipher::ChaCha20 => 1 << 36,
@@ -417,7 +417,7 @@ impl<K> Drop for Place<K> {
     fn drop(&mut self) {
         let index = self.index.load(Ordering::Relaxed);
         if index != NOWHERE {
-            // A thread that ends may have dropped its table before the key.
+            // The result is ignored: a thread that ends may have dropped its table before the key, and then no entry is left to remove.
             let _ = self
                 .table
                 .try_with(|table| table.borrow_mut().remove(index, self.key));
@@ -429,7 +429,7 @@ impl<K> Drop for Place<K> {
 mod tests {
     use super::*;
 
-    /// A suite as rustls makes it, and with the keys of this module.
+    /// Each cipher suite of TLS 1.3 twice: with the keys of rustls, and with the keys of this module.
     fn suites() -> impl Iterator<Item = (Suite, Suite)> {
         let suites = ALL_CIPHER_SUITES.iter().copied();
         suites.filter_map(|suite| {

@@ -167,8 +167,8 @@ fn the_budget_ends_retries() {
         assert_eq!(ask(&server, "/", &[]).code(), 503);
     }
     let retries = one.connections() + two.connections() - requests;
-    // With the budget 0, ten retries are allowed in each second of the server's clock, of which the requests may have begun in one and
-    // ended in another. Each request would be retried five times if it might be.
+    // With the budget 0, ten retries are allowed in each second of the server's clock; the requests may begin and end in the middle of
+    // a second. Without the budget each request would be retried five times.
     let seconds = usize::try_from(clock.elapsed().as_secs()).unwrap() + 2;
     assert!(
         (10..=10 * seconds).contains(&retries),

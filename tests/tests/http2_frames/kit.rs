@@ -44,7 +44,7 @@ pub(crate) fn open(server: &Server) -> Http2 {
     Http2::open(server.port(), &[])
 }
 
-/// How the conversation of a row must end.
+/// How the conversation that a row of a test's table describes must end.
 #[derive(Debug)]
 pub(crate) enum Want {
     /// The server sends GOAWAY with this last stream, error code and text, then closes the connection.
@@ -61,7 +61,7 @@ pub(crate) enum Want {
     Close,
 }
 
-/// A step of the client in a row.
+/// What the client does next in the conversation that a row of a test's table describes.
 pub(crate) enum Step {
     /// Sends a frame; frames of successive steps are sent in one piece.
     Send(Frame),

@@ -156,7 +156,8 @@ fn an_idle_connection_is_told_so_and_closed() {
         for (name, settings, path, last) in rows {
             let server = &server;
             scope.spawn(move || {
-                // The clock starts before the time limit does. Without the directive the limit would be 10 s, longer than this.
+                // The clock starts before the server's idle timeout does. Without the directive the timeout would be 10 s, longer than the
+                // 9 s of this clock.
                 let clock = Deadline::after_secs(9);
                 let mut connection = Http2::open(server.port(), settings);
                 if let Some(path) = path {

@@ -188,8 +188,8 @@ fn challenges_from_elsewhere() {
     let _ = attack(&server, |port| {
         let mut client = Quic::open(port);
         paths_that_are_silent(&mut client, |n, client| {
-            // A packet with only PATH_CHALLENGE and PADDING does not migrate the connection. The longer half is long enough for a full-size
-            // PATH_RESPONSE.
+            // A packet with only PATH_CHALLENGE and PADDING does not migrate the connection. Half of the packets are so long that the
+            // server may answer with a full-size PATH_RESPONSE.
             let padding = if n % 2 == 0 { 20 } else { 800 };
             let frames = [frame::path_challenge([n; 8]), frame::padding(padding)];
             client.packet(Header::Short(false), &frames.concat())
@@ -316,7 +316,8 @@ fn streams_with_gaps() {
     let _ = attack(&server, |port| {
         let mut client = Quic::open(port);
         let streams: Vec<u64> = (0..50).map(|_| client.next_request()).collect();
-        // Every third byte, from the end of the window to its beginning, so that the server can deliver nothing.
+        // The client sends every third byte of each stream, from the end of the window to its beginning, so that the server can deliver
+        // nothing.
         flood(&mut client, 4000, |_, n| {
             let stream = streams[n % 50];
             let at = 300_000 - 3 * 30 * (n as u64 / 50);

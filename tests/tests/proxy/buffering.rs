@@ -116,7 +116,7 @@ fn a_slow_client_does_not_hold_a_back_end_that_serves_one_at_a_time() {
     for path in ["/large", "/chunked"] {
         for make in Slow::EACH {
             let client = make(&server, path);
-            // The backend serves one request at a time, so this response shows that it is done with the other one.
+            // The backend serves one request at a time, so this response shows that it is done with the slow client's request.
             assert_eq!(curl(&[&server.url("/")]).text(), "fine");
             let (body, is_complete) = client.finish(LARGE, path == "/chunked");
             assert!(is_complete && body == content, "{path}");

@@ -13,7 +13,7 @@ const HTTP2: &str = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
 const PATIENT: &str = "http2-idle-timeout: 60";
 
 /// A backend that answers with `answer` as soon as it has the head of a request. After `pass` returns it reads the content, and sends it to
-/// `read`; `None` if the content was cut off.
+/// the channel `read`, or `None` if the content was cut off.
 fn over_http1(
     answer: String,
     pass: impl Fn() + Send + Sync + 'static,

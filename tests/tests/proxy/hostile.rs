@@ -271,7 +271,8 @@ fn hostile() -> Vec<(&'static str, Vec<Frame>)> {
 
 #[test]
 fn no_part_of_a_malformed_http2_request_reaches_the_back_end() {
-    // Once with the client's host in the backend's request, where hostile bytes could get into it, and once without.
+    // The requests are sent to two servers: one copies the client's host into the backend's request, where hostile bytes could get into
+    // that request; the other does not.
     for settings in ["proxy.preserve-host: ON", ""] {
         refuse_all(settings);
     }

@@ -532,7 +532,6 @@ fn a_client_that_goes_away_resets_the_stream() {
             if frame.kind == kind::RST_STREAM {
                 let is_cancelled = frame.payload == code::CANCEL.to_be_bytes();
                 assert!(frame.stream == 1 && is_cancelled, "{frame:?}");
-                // The script returns, which closes the connection, so that the test notices.
                 return;
             }
         }

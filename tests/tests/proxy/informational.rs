@@ -83,7 +83,7 @@ header.set: { header: 'x-all: 1', when: all }
 header.unset: { header: x-final, when: early }
 ";
 
-/// Starts a server that sends 103 (Early Hints), and a backend that answers `/wait` when the test opens the gate.
+/// Starts a server that sends 103 (Early Hints), and a backend that answers `/wait` when the test sends a value to the channel.
 fn hinting(settings: &str) -> (Server, Backend, std::sync::mpsc::Sender<()>) {
     let (open, pass) = gate();
     let backend = Backend::start(move |talk: &mut Talk| {
@@ -131,7 +131,7 @@ fn a_client_that_waits_for_an_answer_gets_the_hints_of_its_path() {
     assert_eq!(answer.text(), "fine");
     assert_eq!(answer.field("link"), None);
     assert_eq!(answer.field("x-all"), Some("1"));
-    // Over HTTP/1.1, where the configuration allows informational responses.
+    // Clients of HTTP/1.1 get the hints too, because the configuration allows informational responses over HTTP/1.1.
     let mut client = server.connect();
     for _ in 0..2 {
         client.send("GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");

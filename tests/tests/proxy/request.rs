@@ -13,7 +13,7 @@ fn forward(settings: &str, request: &str) -> String {
     let mut client = server.connect();
     client.send(with_line_ends(request));
     let method = request.split(' ').next().unwrap_or_default();
-    // A wrong status becomes the returned text, so that the comparison fails with it.
+    // A wrong status is returned in place of the backend's request, so that the comparison fails and shows it.
     let status = read_final(&mut client, method).status;
     if status != "200 OK" {
         return format!("the client got {status}");
@@ -21,8 +21,8 @@ fn forward(settings: &str, request: &str) -> String {
     received(&backend, 0)
 }
 
-/// Directives, a request, and the request that the backend must get: `<start>` stands for the lines with which each begins, and `<own>` for
-/// the fields that the proxy appends.
+/// Directives, a request, and the request that the backend must get: `<start>` stands for the fields with which each such request
+/// begins, and `<own>` for the fields that the proxy appends.
 type Row = (&'static str, &'static str, &'static str);
 
 fn compare(rows: &[Row]) {

@@ -20,8 +20,8 @@ const LARGE: usize = 10_000_000;
 const MEDIUM: usize = 1_500_000;
 /// Bytes of memory that a stream may cost in addition to `proxy.max-buffer-size`.
 const BESIDES: usize = 64 * 1024;
-/// Bytes of memory that a stream may cost without that limit: 256 KiB of the response, and an eighth more that the allocator loses between
-/// pieces of different sizes. On a busy machine all of it is used, because the disk is slower than the backend.
+/// Bytes of memory that a stream may cost without `proxy.max-buffer-size`: 256 KiB of the response, and an eighth more that the
+/// allocator loses between pieces of different sizes. On a busy machine all of it is used, because the disk is slower than the backend.
 const IN_MEMORY: usize = 288 * 1024;
 
 /// Clients of one kind: version of HTTP, TLS or not, number of connections and of streams.
@@ -260,11 +260,11 @@ fn slow_clients_before_a_back_end_with_tls_hold_no_more_than_the_limit() {
     must_be_modest(&rows, &url);
 }
 
-/// The server's receive window for a connection, and for each stream unless a directive sets that.
+/// The server's receive window for a connection, and for each stream unless a directive sets the window of streams.
 const WINDOW: usize = 16 << 20;
 /// Bytes that an allocator holds in addition when several uploads are read and freed in turns.
 const SPREAD: usize = 2 << 20;
-/// Bytes in each DATA frame of these tests: no size class of an allocator.
+/// Bytes in each DATA frame of these tests; allocators have no size class of this size.
 const PAYLOAD: usize = 9_000;
 
 /// Sends content on `streams` until no window allows more. Returns the number of bytes sent.

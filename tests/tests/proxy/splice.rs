@@ -29,13 +29,14 @@ fn pipes_of(process: &str) -> HashSet<PathBuf> {
         .collect()
 }
 
-/// Number of pipes that the server has open, without those that it has inherited from this test. Its runtime uses none.
+/// Number of pipes that the server has open, without those that it has inherited from this test. The server's async
+/// runtime opens no pipes.
 fn pipes(server: &Server) -> usize {
     let all = pipes_of(&server.pid().to_string());
     all.difference(&pipes_of("self")).count()
 }
 
-/// A backend that answers each request with half of the pattern, and sends the rest when the test opens the gate.
+/// A backend that answers each request with half of the pattern, and sends the rest when the test sends a value to the channel.
 fn in_halves() -> (Backend, std::sync::mpsc::Sender<()>) {
     let (open, pass) = gate();
     let content = pattern(LARGE);

@@ -177,7 +177,7 @@ impl TlsClient {
         out: &mut OutputBuffer,
     ) -> Result<ClientConnection, &'static str> {
         let name = self.server_name(name)?;
-        // Cheap: a few reference counts, against the cost of a handshake.
+        // Copying the configuration is cheap compared with a handshake: a few reference counts.
         let mut config = self.config.clone();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         config.resumption = match &self.sessions {
@@ -190,8 +190,8 @@ impl TlsClient {
         ClientConnection::begin(Arc::new(config), name, out).map_err(|error| handshake_text(&error))
     }
 
-    /// What a QUIC handshake with a backend whose host is `name` needs: the same verification, with HTTP/3 as the only protocol.
-    /// H2O compatibility: sessions are not stored.
+    /// What a QUIC handshake with a backend whose host is `name` needs: certificates are verified as by [`TlsClient::connect`], and HTTP/3
+    /// is the only protocol. H2O compatibility: sessions are not stored.
     ///
     /// # Errors
     /// As for [`TlsClient::connect`].

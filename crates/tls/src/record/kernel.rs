@@ -107,7 +107,7 @@ fn set_up(socket: &impl AsFd) -> Result<(), Errno> {
 /// The keys with which the kernel encrypts what a connection sends.
 pub struct KernelKeys(pub(crate) TlsCryptoInfo);
 
-/// A command for a kernel that encrypts what a connection sends, besides sending application data.
+/// What the driver has the kernel do on a connection that the kernel encrypts, in addition to sending application data.
 pub enum KernelAction {
     /// Send a record of this content type with this payload.
     Record(u8, Vec<u8>),

@@ -133,7 +133,8 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
 fn parse_time(node: &Node) -> Result<u64, h2o_config::Error> {
     let time: u64 = node.integer("%lu", 0..=u64::MAX)?;
     Ok(if time > MILLISECONDS_FROM {
-        // The result in seconds stays below the limit, so that it is read as seconds if this server writes it.
+        // The seconds do not exceed `MILLISECONDS_FROM`: this server may write them, and servers that read them must not take
+        // them for milliseconds.
         (time / 1000).min(MILLISECONDS_FROM)
     } else {
         time

@@ -301,7 +301,7 @@ fn cache_store(attributes: &Attributes<'_>) -> Result<CacheStore, Error> {
         }
         _ => (redis(node, attributes)?, "cache-redis-prefix", 1),
     };
-    // A session identifier takes 43 characters in the key of an entry.
+    // In the key of an entry, the prefix is followed by the session identifier, which takes 43 characters in base64url.
     let prefix = attributes.get(prefix);
     let prefix = store_key(prefix, DEFAULT_SESSION_PREFIX, MAX_KEY_LEN - 43)?.into();
     Ok(CacheStore::Shared(SessionStoreSettings {
@@ -570,7 +570,7 @@ impl Tickets {
         match &self.source {
             TicketSource::Internal { .. } => self.rotate(now, lifetime_secs),
             TicketSource::File(file) => {
-                // Another thread is reading the file, so this one does not wait for it.
+                // If another thread is reading the file of ticket keys, this thread does not wait for it.
                 let Ok(mut file) = file.try_lock() else {
                     return;
                 };
@@ -634,7 +634,7 @@ impl ProducesTickets for HostTickets {
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         if !self.is_enabled {
-            // In TLS 1.2, rustls asks for a ticket without a check of `enabled`.
+            // In TLS 1.2, rustls has tickets of clients decrypted without checking `enabled`, so tickets that are off are refused here.
             return None;
         }
         self.resumption.open(ticket, &self.binding, false)

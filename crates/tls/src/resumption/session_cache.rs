@@ -177,7 +177,7 @@ impl Sessions {
         }
         self.by_age.drop_removed();
         if self.by_age.sessions.is_empty() {
-            // Frees the memory of tables that have grown.
+            // No session is left: this frees the memory to which the hash table and the queue have grown.
             *self = Self::default();
         }
     }

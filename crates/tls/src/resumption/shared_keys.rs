@@ -27,7 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 /// How long the start of the server waits for the first ticket keys: without keys, clients get no tickets.
 const START: Duration = Duration::from_secs(1);
-/// Number of attempts to write new keys to the store before the thread waits for its next turn. An attempt fails if another server
+/// Number of attempts to write new keys to the store before the thread waits for its next read. An attempt fails if another server
 /// has changed the entry since it was read.
 const ATTEMPTS: usize = 3;
 

@@ -160,7 +160,8 @@ impl HostConfigs {
             return None;
         }
         resumption.look_up(|| {
-            // Only names that rustls sees count: rustls ignores addresses, and other invalid names are hidden from it.
+            // The name as rustls sees it, which compares it with that of the session: rustls ignores addresses, and other invalid
+            // names are hidden from it.
             let name = hello
                 .server_name
                 .and_then(|name| DnsName::try_from(name).ok());

@@ -123,7 +123,7 @@ impl TlsConnection {
                         })?
                     }
                     HelloStatus::ClearText => return Err(TlsError::ClearText),
-                    // rustls refuses the client with any configuration, and makes the alert.
+                    // The first message is no valid ClientHello: rustls refuses it with any configuration, and makes the alert.
                     HelloStatus::NeedMore | HelloStatus::Malformed => acceptor.default_choice(),
                 };
                 if let Some(at) = choice.hidden_name_at {

@@ -352,7 +352,7 @@ fn cipher_lists_without_aead_do_not_stop_the_server() {
             ]
         );
     }
-    // With this list and TLS 1.2 only, no suite would be left.
+    // `cipher-suite: kRSA` leaves no suite of TLS 1.2, and `max-version` excludes TLS 1.3, so no suite would be left.
     let text = format!("{pair}cipher-suite: kRSA\nmax-version: TLSv1.2\n");
     let error = files.parse(&text).0.unwrap_err();
     assert!(
@@ -416,7 +416,7 @@ fn identities_are_pairs_alone_or_in_a_list() {
     for (text, want) in cases {
         let (settings, _) = files.parse(&text.replace("DIR/", &files.path("")));
         let error = settings.map(|_| ()).unwrap_err();
-        // The columns in error messages depend on the length of the directory's name.
+        // The columns in error messages depend on the length of the directory's name, so the expected columns are adjusted to it.
         let extra = files.path("").len() - "DIR/".len();
         let want = match text.starts_with("identity:\n") {
             true => want.replace("column 54", &format!("column {}", 54 + 2 * extra)),

@@ -436,7 +436,7 @@ fn a_hello_with_a_name_to_hide_is_answered_however_it_is_split() {
         for at in 1..hello.len() {
             let (one, other) = hello.split_at(at);
             assert_eq!(answer(&[one, other]), (22, 2), "{at}");
-            // The same ClientHello, split into two records.
+            // The ClientHello is split into two records as well.
             if at > 5 {
                 let len = u16::try_from(at - 5).unwrap().to_be_bytes();
                 let rest = u16::try_from(hello.len() - at).unwrap().to_be_bytes();

@@ -195,7 +195,8 @@ impl Client {
         self.flush()?;
         let mut has_come = false;
         let wait = self.connection.timeout().unwrap_or(Duration::from_secs(1));
-        // With two sockets the wait for the last one is short, because the other is not watched meanwhile.
+        // With two sockets the client waits only briefly for datagrams on the newer one, because it does not watch the older one
+        // meanwhile.
         let limit = if self.sockets.len() > 1 { 5 } else { 100 };
         let wait = wait.clamp(Duration::from_millis(1), Duration::from_millis(limit));
         for index in 0..self.sockets.len() {
@@ -457,7 +458,7 @@ fn get() -> Outcome {
     client.close()
 }
 
-/// Fetches files over a path that loses, reorders or duplicates packets, or forgets the client's port.
+/// Fetches files over a path that loses, reorders or duplicates packets, or on which a NAT gives the client a new port.
 fn download() -> Outcome {
     let mut client = Client::connect(&Options::default())?;
     for _ in 0..3 {
