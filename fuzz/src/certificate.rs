@@ -50,7 +50,7 @@ pub const OCSP_CHAIN: &[u8] = include_bytes!("ocsp_chain.pem");
 pub const OCSP_TIME: Duration = Duration::from_secs(1_795_627_009);
 
 /// Checks an arbitrary OCSP response. If it is accepted, it must be refused with an octet appended, without its last octet,
-/// and long after its end.
+/// and long after the end of its validity.
 ///
 /// # Panics
 /// If an invariant is violated.
@@ -68,7 +68,7 @@ pub fn ocsp_response(input: &[u8]) {
     if let Some((_, shorter)) = input.split_last() {
         assert_eq!(subject.check(shorter, OCSP_TIME), Err(OcspError::Malformed));
     }
-    // More than 2,000 years later, an accepted response must be refused as expired, unless it names no end.
+    // More than 2,000 years later, an accepted response must be refused as expired, unless it names no end of its validity.
     let ended = subject.check(input, Duration::from_secs(u64::from(u32::MAX) << 4));
     assert!(ended.is_err() || ended.is_ok_and(|status| status.until.is_none()));
 }

@@ -87,7 +87,7 @@ fn read_plainly(input: &[u8]) -> Body {
                 None => Body::Broken,
             };
         }
-        // A chunk can be so large that the body exceeds the largest limit that can be set.
+        // The chunk makes the body longer than the largest limit that can be set: the body is refused once content of the chunk arrives.
         if size.saturating_add(content.len() as u64) == u64::MAX && !after.is_empty() {
             return Body::Broken;
         }

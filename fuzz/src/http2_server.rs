@@ -124,7 +124,7 @@ impl Driven {
             self.connection.retained() < 256 << 10,
             "the connection holds a bounded amount of memory"
         );
-        // Actions of the test depend on events only, not on the cuts of the input.
+        // The test acts only on events of the engine, so that what it does does not depend on the cuts of the input.
         let is_done = step.received == Received::NeedMore;
         if step.received == Received::Charged {
             let is_rejection = self.connection.take_rejected().is_some();

@@ -36,8 +36,8 @@ pub fn http3_server(input: &[u8]) {
 
 const MAX_STREAMS: u32 = 5;
 
-/// Whether two runs have found the same. When an instruction for the QPACK table is malformed, the run in pieces may have read a field
-/// section before it.
+/// Whether the engine has reported the same for the whole input and for the cut one. If an encoder instruction of QPACK is malformed, the
+/// engine may have read field sections from the cut input before it reads the instruction.
 fn is_same(whole: &[Event], cut: &[Event]) -> bool {
     match (whole.split_last(), cut.split_last()) {
         (

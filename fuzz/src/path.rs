@@ -76,7 +76,7 @@ fn check_reference(input: &[u8]) {
     };
     for byte in b"?# \r\n\0" {
         let authority = reference.authority.unwrap_or_default();
-        // The text between the brackets of an IP literal is not checked, so it may contain these characters.
+        // The text between the brackets of an IP literal is not checked, so it may contain the byte.
         assert!(authority.starts_with(b"[") || !authority.contains(byte));
     }
     for current in [&b"/a/b?c"[..], b"/", b"*", b""] {

@@ -163,7 +163,7 @@ impl Connection {
         Ok(Next::Read)
     }
 
-    /// Sends the answers of a turn; bytes that the socket does not accept are kept.
+    /// Sends the answers of one turn of the event loop; bytes that the socket does not accept are kept.
     #[inline]
     fn send(&mut self, out: &[u8]) -> Result<Next, Fault> {
         if !out.is_empty() {

@@ -216,7 +216,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // Accepted connections inherit the option.
+    // Accepted connections inherit TCP_NODELAY from the listener.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     rustix::net::listen(&socket, BACKLOG)?;

@@ -3,7 +3,7 @@
 use crate::Fault;
 use crate::tls::{APPLICATION_DATA, MAX_PLAINTEXT_LEN, Protection};
 
-/// Bytes of output that one turn may have at most: several times what the largest case of the comparison needs.
+/// Bytes of output that one turn may have at most: several times what the largest benchmark case needs.
 const MAX_OUTPUT: usize = 4 << 20;
 
 /// The output of one turn of a connection.

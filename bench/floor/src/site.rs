@@ -231,7 +231,7 @@ pub(crate) struct Site {
     pub(crate) patterns: Patterns,
     answers: Vec<Answer>,
     by_path: FxHashMap<Vec<u8>, usize>,
-    /// Answers by path as an HPACK string with its length, in both encodings.
+    /// Answers by path, as an HPACK string with its length: each path is there with and without Huffman code.
     by_string: FxHashMap<Vec<u8>, usize>,
 }
 

@@ -75,8 +75,8 @@ pub(crate) fn record_len(bytes: &[u8]) -> Result<Option<usize>, Fault> {
 pub(crate) struct Handshake {
     rustls: UnbufferedServerConnection,
     received: Vec<u8>,
-    /// How many bytes of `received` rustls may process: only complete records, so that it does not keep the beginning of one that belongs
-    /// to the established connection.
+    /// How many bytes of `received` rustls may process: only complete records. An incomplete record stays in `received`, because it may
+    /// be the first one after the handshake, which this program decrypts without rustls.
     shown: usize,
 }
 
@@ -115,7 +115,7 @@ impl Handshake {
         Ok(false)
     }
 
-    /// Lets rustls process the bytes that it may.
+    /// Lets rustls process the complete records. Returns whether the handshake is complete.
     fn work(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
         loop {
             let status = self

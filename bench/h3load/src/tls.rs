@@ -1,4 +1,4 @@
-//! TLS settings of the client: one suite and one group, as in the other cases, and any certificate is accepted.
+//! TLS settings of the client: one cipher suite and one group, those of the HTTP/1 and HTTP/2 cases, and any certificate is accepted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

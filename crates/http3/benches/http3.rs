@@ -125,7 +125,7 @@ fn exchanges(bench: &kit::Bench) {
     }
 }
 
-/// An encoder of one side and the decoder of the other, which receives what the encoder writes.
+/// The encoder of one side and the decoder of its peer, which receives what the encoder writes.
 struct Pair {
     encoder: Encoder,
     decoder: Decoder,
@@ -307,8 +307,8 @@ impl Connection {
         for local in LocalStream::ALL {
             let len = self.engine.pending(local).len();
             if local == LocalStream::QpackEncoder && self.next_stream == 8 {
-                // All insertions belong to the second response, so they are acknowledged once; the first only sent the type
-                // of the stream.
+                // The server inserts all entries with its second response, so the client acknowledges them once. With the
+                // first response, the encoder stream has only sent its type.
                 let inserted = usize::try_from(self.engine.compression().1.inserted());
                 h2o_http::prefixed::encode(
                     0,
@@ -319,7 +319,8 @@ impl Connection {
             }
             self.engine.advance(local, len);
         }
-        // The response is cancelled, which does no harm if it refers to no entry of the table.
+        // The client sends Stream Cancellation in place of an acknowledgement: a section that refers to no entry of the table
+        // must not be acknowledged, but may be cancelled.
         let stream = usize::try_from(stream.get()).expect("the stream id fits into a usize");
         h2o_http::prefixed::encode(0x40, 6, stream, &mut self.told);
         let id = StreamId::new(10);

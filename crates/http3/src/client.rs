@@ -45,7 +45,7 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// The engine for a new connection to a server. `has_datagrams` tells whether both transports support QUIC datagrams.
+    /// The engine for a new connection to a server. `has_datagrams` tells whether both sides support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<ClientSettings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(

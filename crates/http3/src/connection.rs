@@ -60,7 +60,7 @@ pub enum Command {
 pub(crate) struct Connection {
     /// The settings that the peer has announced; `None` before its SETTINGS frame.
     pub(crate) peer: Option<PeerSettings>,
-    /// Whether both transports support QUIC datagrams.
+    /// Whether the QUIC implementations of both sides support datagrams (RFC 9221).
     has_datagrams: bool,
     /// Whether there was a tunnel with a datagram flow id of its own (draft 03 of RFC 9298).
     pub(crate) has_flow_ids: bool,
@@ -477,7 +477,7 @@ impl Connection {
             && let Some(at) = self.blocked.iter().position(|&(_, other)| other == id)
         {
             self.blocked.swap_remove(at);
-            // The caller still holds input of this stream; it can pass the input now, which is dropped.
+            // The caller has kept the input of this stream until now: it passes the input to the engine, which drops it.
             self.unblocked.push_back(id);
         }
         self.queue_remove(key);

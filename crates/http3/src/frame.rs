@@ -93,7 +93,7 @@ pub(crate) enum Piece<'i> {
     Data(&'i [u8]),
     /// A complete frame with its payload.
     Frame(FrameType, Cow<'i, [u8]>),
-    /// A frame whose payload is dropped begins.
+    /// The start of a frame whose payload the reader drops.
     Skipped,
 }
 

@@ -113,7 +113,7 @@ struct Memos {
 }
 
 impl ServerConnection {
-    /// The engine for a new connection of a client. `has_datagrams` tells whether both transports support QUIC datagrams.
+    /// The engine for a new connection of a client. `has_datagrams` tells whether both sides support QUIC datagrams.
     #[must_use]
     pub fn new(settings: Arc<Settings>, has_datagrams: bool) -> Self {
         let mut connection = Connection::new(

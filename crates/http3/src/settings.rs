@@ -88,7 +88,7 @@ impl Default for ClientSettings {
 }
 
 impl ClientSettings {
-    /// Appends the SETTINGS frame of the client role. `has_datagrams` tells whether both transports support QUIC datagrams.
+    /// Appends the SETTINGS frame of the client role. `has_datagrams` tells whether both sides support QUIC datagrams.
     pub(crate) fn write(&self, has_datagrams: bool, out: &mut Vec<u8>) {
         let mut values = Vec::new();
         if has_datagrams {
@@ -130,7 +130,7 @@ pub struct PeerSettings {
 }
 
 impl PeerSettings {
-    /// Parses the payload of a SETTINGS frame. `has_datagrams` tells whether both transports support QUIC datagrams.
+    /// Parses the payload of a SETTINGS frame. `has_datagrams` tells whether both sides support QUIC datagrams.
     ///
     /// # Errors
     /// Returns [`PeerError::SettingsMalformed`] or [`PeerError::SettingsInvalid`] if the payload is invalid.

@@ -154,7 +154,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of memory that belong to the stream, besides its slot.
+    /// Bytes of memory that the stream has allocated, besides its place in `Streams::slots`.
     fn retained(&self) -> usize {
         let blocked = self.blocked.as_ref();
         self.reader.retained() + blocked.map_or(0, |section| section.bytes.capacity())
@@ -165,7 +165,7 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Slab<Stream>,
-    /// Identifier and slot of each stream, in the order of identifiers: new streams are usually appended.
+    /// Identifier of each stream and its index in `slots`, in the order of identifiers: new streams are usually appended.
     order: Vec<(StreamId, u32)>,
 }
 

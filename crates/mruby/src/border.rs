@@ -1,4 +1,4 @@
-//! The functions of Rust that the shim calls. No panic leaves them.
+//! The functions of Rust that the shim in C (`shim.c`) calls. No panic leaves them.
 
 #![expect(unsafe_code, reason = "mruby calls these functions with C pointers")]
 
@@ -66,7 +66,7 @@ const RETURNED: c_int = 0;
 const RAISED: c_int = 1;
 const WAITS: c_int = 2;
 
-/// The result of [`h2o_mruby_is_match`] if it does not know.
+/// The result of [`h2o_mruby_is_match`] if the object is no regular expression, or if the search fails.
 const UNKNOWN: c_int = -1;
 
 /// Calls the function with this number in the VM that runs on this thread.
@@ -165,7 +165,7 @@ pub(crate) unsafe fn slice_of<'a>(start: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises that `start` points to `len` octets that do not change.
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 

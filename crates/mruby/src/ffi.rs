@@ -55,7 +55,7 @@ pub(crate) struct RawText {
     pub(crate) len: usize,
 }
 
-/// Most header fields of a response that [`shim_plain_response`] takes apart, and most pieces of its body.
+/// Maximum number of header fields, and of pieces of the body, of a response that [`shim_plain_response`] takes apart.
 const MOST_FIELDS: usize = 16;
 const MOST_PIECES: usize = 4;
 

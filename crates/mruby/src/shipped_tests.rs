@@ -180,7 +180,7 @@ fn clients_with_too_many_requests_are_detected() {
             "$s.detect?($c, 122, {})",
             "[true, {:count=>1, :banned_until=>122}]",
         ),
-        // The client's ban has ended, and its count of requests has decreased during three periods.
+        // The client's ban has ended. Its count is 1 again: it decreases with each period (of 10 seconds) that begins.
         (
             "$s.detect?($c, 143, {})",
             "[false, {:count=>1, :banned_until=>122}]",

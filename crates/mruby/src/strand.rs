@@ -15,7 +15,7 @@ use crate::function::Leave;
 use crate::vm::{LazyHash, Rooted};
 use crate::{Value, Vm};
 
-/// Maximum number of idle strands that are kept.
+/// Maximum number of idle strands (fibers that wait for a job) that are kept for later jobs.
 const KEPT: usize = 256;
 
 /// Maximum depth of strands that are resumed by functions that another strand calls: each level takes part of the thread's
@@ -32,7 +32,7 @@ pub trait Finish {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave>;
 }
 
-/// Receives the result of a `task`, which nothing waits for; an exception is reported.
+/// Receives the result of a `task`, which no caller waits for. An exception is passed to the hook of [`Vm::on_lost`].
 struct Task;
 
 impl Finish for Task {
@@ -53,7 +53,7 @@ pub struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // A strand that waits and whose ticket is dropped will never be resumed.
+        // The strand waits, and without its ticket it is never resumed, so the garbage collector may free it.
         if let (Some(strand), Some(vm)) = (self.strand, self.vm.upgrade()) {
             let lost = vm.strands.borrow_mut().remove(&strand.0);
             drop(lost);
@@ -76,7 +76,7 @@ pub(crate) struct Strand {
     pub(crate) is_idle: bool,
 }
 
-/// The strands that wait for a job, by the objects that they call.
+/// The idle strands (fibers that wait for a job), by the Ruby objects that they call for each job.
 #[derive(Default)]
 pub(crate) struct IdleStrands {
     /// The strand that has become idle last, and what it calls: most often the next job is for it.

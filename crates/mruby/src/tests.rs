@@ -525,7 +525,7 @@ fn a_script_that_rescues_every_interrupt_ends() {
 #[test]
 fn a_script_that_rescues_interrupts_does_not_get_the_whole_limit_again() {
     let limit = std::time::Duration::from_millis(50);
-    // The third exception cannot be rescued.
+    // A script can rescue two interrupts, so the third one ends it.
     let all: std::time::Duration = (0..3).map(|tries| allowance(limit, tries)).sum();
     assert_eq!(allowance(limit, 0), limit);
     assert!(all < limit * 2, "{all:?}");

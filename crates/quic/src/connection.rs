@@ -290,7 +290,7 @@ impl Connection {
         (self.library).set_max_concurrent_streams(Dir::Uni, code(uni));
     }
 
-    /// See [`crate::Endpoint::transmit`].
+    /// Appends datagrams to send to `buffer`, for [`crate::Endpoint::transmit`].
     pub(crate) fn transmit(
         &mut self,
         desk: &Desk,
@@ -473,7 +473,8 @@ impl Connection {
         }
     }
 
-    /// Whether the last packet may be that of an answer. During a handshake it is not, unless the client has sent early data.
+    /// Whether the last packet may contain the end of an answer, so that a copy of it is kept for a repetition. During a handshake
+    /// it contains none, unless the client has sent early data.
     const fn may_have_tail(&self) -> bool {
         self.limit.is_none() || self.deeds.streams_opened > 0
     }
@@ -517,7 +518,7 @@ impl Connection {
         let previous = std::mem::replace(&mut self.remote, remote);
         if previous != remote {
             self.deeds.migrations += 1;
-            // The last packet to the old address is not sent to it again.
+            // The peer has moved: the last packet, which is kept for a repetition, is not sent to the old address again.
             self.tail = Tail::default();
             if let Some(paths) = &mut self.paths {
                 paths.on_moved(previous.ip(), &self.library.stats());
@@ -532,7 +533,7 @@ impl Connection {
         }
     }
 
-    /// See [`crate::Endpoint::on_timeout`].
+    /// Handles the passing of time, for [`crate::Endpoint::on_timeout`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.library.handle_timeout(now);
         self.may_probe = self.tail.is_kept();
@@ -577,7 +578,7 @@ impl Connection {
                     }
                     StreamEvent::Readable { id } => Event::Readable(StreamId::of(id)),
                     StreamEvent::Writable { id } => Event::Writable(StreamId::of(id)),
-                    // Nobody waits for the acknowledgement of a finished stream.
+                    // The application need not know that the peer has acknowledged all of a finished stream.
                     StreamEvent::Finished { .. } => continue,
                     StreamEvent::Stopped { id, error_code } => Event::Stopped {
                         stream: StreamId::of(id),

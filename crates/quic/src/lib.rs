@@ -5,10 +5,11 @@
 //!
 //! An [`Endpoint`] stands for one socket of one worker. It assigns received datagrams to connections by their connection ids, and
 //! owns the [`Connection`]s. The caller
-//! 1. hands over every datagram of a turn ([`Endpoint::receive`]) and every deadline that has passed ([`Endpoint::on_timeout`]),
+//! 1. hands over every datagram of a turn of its event loop ([`Endpoint::receive`]) and every deadline that has passed
+//!    ([`Endpoint::on_timeout`]),
 //! 2. takes the events of the connections concerned ([`Endpoint::poll_event`]) and reads and writes their streams,
-//! 3. takes the datagrams that the connections want to send ([`Endpoint::transmit`]), until there are no more or the turn's share
-//!    is used,
+//! 3. takes the datagrams that each connection wants to send ([`Endpoint::transmit`]), until there are no more or the connection
+//!    has sent its share of the turn,
 //! 4. notes when each connection wants to be woken ([`Endpoint::timeout`]).
 //!
 //! [`udp`] sends and receives batches of datagrams on a socket.

@@ -9,7 +9,7 @@ use crate::stream::{StreamId, Write};
 /// number: once something waits here, it writes no more before [`crate::Event::Writable`] and [`Output::flush`].
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Few, since the caller adds nothing while something waits.
+    /// The bytes that wait, in few pieces: the caller writes nothing more while bytes wait.
     pieces: Vec<Bytes>,
     /// Whether the stream ends after the bytes that wait.
     ends: bool,

@@ -26,8 +26,8 @@ use crate::parameters;
 
 /// The QUIC versions that are supported: version 1 (RFC 9000) and draft 29.
 pub(crate) const VERSIONS: [u32; 2] = [1, 0xff00_001d];
-/// The longest ClientHello in bytes that is collected before a TLS configuration is chosen; quinn-proto keeps at most 16 KiB
-/// of CRYPTO data.
+/// The longest ClientHello in bytes that is collected before a TLS configuration is chosen. A longer one is passed to rustls
+/// before it is complete: rustls refuses messages of this length.
 const MAX_HELLO_LEN: usize = 0xffff;
 
 /// How many connection ids this side gives a peer to use at a time; a peer may ask for fewer. quinn-proto keeps each id in three
@@ -232,7 +232,7 @@ impl Packet {
         }
     }
 
-    /// See [`Shared::set_cut`].
+    /// By how many bytes this key makes packets shorter: see [`Shared::set_cut`].
     #[inline]
     fn cut(&self) -> usize {
         match self {
@@ -672,7 +672,7 @@ impl Session for TlsSession {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
         let shared = Arc::clone(self.shared()?);
-        // The keys of each update are derived after those of the update before, so those are made first.
+        // Each key update derives its keys from the secrets that the previous update leaves, so the previous keys are made first.
         if let Some(last) = &self.next_keys {
             last.get();
         }

@@ -42,7 +42,7 @@ impl Outgoing<'_> {
             while !rest.is_empty() {
                 client.set_content(key, true);
                 let Some((_, max)) = client.poll_send() else {
-                    // The flow-control window of the request's stream is used up.
+                    // The flow-control window of the request's stream is used up: the rest of the content is not sent.
                     return;
                 };
                 let len = max.min(self.options.piece()).min(rest.len());

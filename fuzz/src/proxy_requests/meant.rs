@@ -211,7 +211,7 @@ impl Outgoing<'_> {
     pub(super) fn check_content(&self, content: &[u8], is_whole: bool) {
         let came = &*self.incoming.content;
         if self.incoming.is_whole || is_whole {
-            // All announced content may have arrived, although the end of the client's request has not.
+            // The proxy may end its request before the client has ended its own, once all announced content has arrived.
             let is_all = self.head.body == BodyLength::Known(came.len() as u64);
             assert!(is_whole && (self.incoming.is_whole || is_all));
             assert_eq!(content, came);

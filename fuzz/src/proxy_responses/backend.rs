@@ -119,7 +119,7 @@ impl Request<'_> {
             read.is_complete = read.ends_with_connection;
         }
         if !read.is_complete {
-            // At which byte an error is found depends on how the bytes are cut.
+            // The byte at which an error is found depends on how the bytes are cut, so it is not compared.
             read.taken = 0;
         }
         assert!(!read.is_complete || read.head.is_some());

@@ -65,7 +65,7 @@ impl Handed<'_> {
 
     pub(super) fn check_interims(&self, sent: &[Interim]) {
         let is_due = |(status, fields): &&Interim| {
-            // A 103 without fields is not sent.
+            // The proxy does not forward a 103 (Early Hints) without fields.
             let options = connection_options(fields);
             let is_hint = fields.iter().any(|(name, _)| is_end_to_end(name, &options));
             *status != b"100" && (*status != b"103" || is_hint)

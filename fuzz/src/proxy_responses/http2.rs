@@ -40,7 +40,7 @@ impl Handed<'_> {
         while !ends && !rest.is_empty() {
             server.set_content(key, true);
             let Some((_, max)) = server.poll_send() else {
-                // The flow-control window of the response's stream is used up.
+                // The flow-control window of the response's stream is used up: the rest of the content is not sent.
                 return;
             };
             let len = max.min(self.asked.options.piece()).min(rest.len());

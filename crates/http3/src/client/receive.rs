@@ -321,7 +321,7 @@ impl ClientConnection {
                 };
             }
         }
-        // If the stream must not end at this point, the next step reports the error.
+        // If the stream ends before all announced content, the next step reports the error.
         let end_stream = is_end && self.connection.check_end(key).is_ok();
         if end_stream {
             self.connection.end_recv(key);

@@ -55,7 +55,8 @@ pub struct Encoder {
     outstanding: VecDeque<(StreamId, References)>,
     /// Hashes of the fields sent last; the place of a hash follows from its low bits.
     lately: Option<Box<[u32; LATELY]>>,
-    /// How many of the sent fields were not among the remembered ones.
+    /// A part of [`Self::generation`]: grows with each sent field that was not among the remembered ones, and when the peer
+    /// announces the capacity of its table.
     tried: u64,
     /// The start of an acknowledgement of which the end has not arrived.
     partial: Partial,

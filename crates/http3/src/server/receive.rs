@@ -181,7 +181,8 @@ impl ServerConnection {
         if id < self.next {
             return Ok(None); // The stream has ended.
         }
-        // This bound is never below the transport's limit of streams, which is counted from the streams that have ended.
+        // The client cannot open a stream from this bound on: QUIC's limit of streams, which is counted from the streams that
+        // have ended, is never above the bound.
         if id.get() >= self.next.get() + 4 * u64::from(self.settings.max_streams) {
             return Err(PeerError::IdInvalid);
         }

@@ -56,7 +56,7 @@ fn frames_out_of_place_end_the_connection() {
             assert_said(&got, &want, &format!("{kind:#x} {place}"));
         }
     }
-    // DATA and HEADERS frames are only allowed in certain places.
+    // DATA frames in front of the head, and DATA and HEADERS frames behind trailers, end the connection.
     let cases: &[(&str, Vec<u8>, &[&str])] = &[
         ("DATA in front of the head", data(b"a"), &[unexpected]),
         ("empty DATA in front of the head", data(b""), &[unexpected]),
@@ -139,7 +139,6 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
         ),
     ];
     for (why, input, want) in cases {
-        // The input is passed whole, as clients send it: split at every byte, an excess byte of content would arrive alone.
         let mut talk = Conversation::new();
         talk.ends(0, input);
         let want: Vec<&str> = want.iter().map(String::as_str).collect();

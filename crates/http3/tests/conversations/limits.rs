@@ -236,7 +236,7 @@ fn fields_and_text_are_limited_as_over_http_2() {
     let mut talk = Conversation::new();
     talk.ends(0, headers(&[GET, &hundred].concat()));
     assert!(talk.events[0].ends_with(" END") && !talk.events[0].contains("TooMany"));
-    // A section that refers to one entry again and again ("QPACK bomb").
+    // A section that refers to one large entry again and again ("QPACK bomb") is refused.
     let mut talk = Conversation::new();
     let table = [
         vec![2],

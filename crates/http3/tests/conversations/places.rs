@@ -79,7 +79,7 @@ fn check(got: impl Fn(usize, &[u8]) -> Vec<String>, places: usize, want: &str) {
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
-        // Skips the line with the numbers of the places.
+        // Skips the table's first line, which numbers the places.
         .skip(1)
         .collect();
     assert_eq!(rows, want, "{}", rows.join("\n"));
@@ -92,7 +92,7 @@ fn check(got: impl Fn(usize, &[u8]) -> Vec<String>, places: usize, want: &str) {
 fn frames_of_clients_mean_what_their_place_says() {
     type Place = (u64, fn(&mut server::Conversation));
     let places: [Place; 9] = [
-        // Place 1 is the control stream after SETTINGS, place 2 the same after GOAWAY.
+        // Place 1 is the control stream after SETTINGS, place 2 the control stream after GOAWAY.
         (CONTROL, |_| {}),
         (CONTROL, |talk| {
             talk.sends(CONTROL, Frame::with_id(kind::GOAWAY, 0).bytes());
@@ -160,7 +160,7 @@ fn frames_of_clients_mean_what_their_place_says() {
 fn frames_of_servers_mean_what_their_place_says() {
     type Place = (u64, fn(&mut client::Conversation));
     let places: [Place; 8] = [
-        // Place 1 is the control stream after SETTINGS, place 2 the same after GOAWAY.
+        // Place 1 is the control stream after SETTINGS, place 2 the control stream after GOAWAY.
         (SERVER_CONTROL, |_| {}),
         (SERVER_CONTROL, |talk| {
             talk.server_sends(SERVER_CONTROL, Frame::with_id(kind::GOAWAY, 0).bytes());

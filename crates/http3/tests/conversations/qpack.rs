@@ -129,7 +129,7 @@ fn a_section_that_waits_is_dropped_with_its_stream() {
             "{why}: the server sends a Stream Cancellation"
         );
         talk.sends(ENCODER, insertions(&[("x-a", "1")]));
-        // The stream is reported, so that the driver drops the bytes that the client has sent after the section.
+        // The engine reports the stream as unblocked, so that the driver passes on the bytes that it has kept for the stream.
         talk.expect(why, &["0 unblocked"]);
         assert!(!talk.connection.has_streams());
         assert_eq!(talk.connection.poll_unblocked(), None);
@@ -262,7 +262,7 @@ fn requests_that_are_alike_are_acknowledged_each() {
         );
         talk.is_done_with(id);
     }
-    // Once the table has another entry, the same section must not be taken for the one before.
+    // Once the entry is evicted, the engine must not answer the section with the head that it remembers for these bytes.
     let mut bytes = instruction::capacity(0);
     bytes.extend(instruction::capacity(4096));
     bytes.extend(instruction::insert(b"x-b", b"2"));

@@ -175,7 +175,7 @@ impl Regexp {
     ) -> Result<Option<Groups>, Leave> {
         let before = meter::held();
         let found = self.find(subject, start)?;
-        // The memory of the result is not charged, since it is soon freed.
+        // The memory of the returned groups is not charged to the VM, since the caller soon frees it.
         let capacity = found.as_ref().map_or(0, Vec::capacity);
         let result = capacity * size_of::<Option<(usize, usize)>>();
         self.charge(vm, before.wrapping_add(result.cast_signed()));

@@ -54,7 +54,7 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
             let mut last: Option<Groups> = None;
             while let Some(groups) = regexp.search(vm, text, start)? {
                 let range = groups.first().copied().flatten().unwrap_or_default();
-                // Because of `\K`, a match can start before the end of the previous one.
+                // Because of `\K`, a match can start before the end of the previous match: no text is copied twice then.
                 let from = range.0.max(done);
                 out.extend_from_slice(&text[done..from]);
                 expand(&mut out, &replacement, text, &groups, regexp);

@@ -69,7 +69,7 @@ struct Translator<'a> {
     mode: Mode,
     /// The options outside of each open group.
     outer: Vec<Mode>,
-    /// How many escapes are being read whose names are escapes, too: one within the other.
+    /// Depth of nested escapes that is being read: `\c`, `\C-` and `\M-` can be followed by another escape, as in `\M-\C-a`.
     names: usize,
     reading: Reading,
 }

@@ -139,13 +139,13 @@ pub struct Vm {
     lost: RefCell<Option<LostHook>>,
     /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
-    /// Slots of [`Vm::root`] whose values were dropped by the garbage collector; they are freed when the VM is entered
-    /// next.
+    /// Indices in `roots` of the [`Rooted`] values that were dropped while the garbage collector ran. They are freed when the
+    /// VM is entered next.
     released: RefCell<Vec<usize>>,
-    /// The strands that run, wait or are idle. The garbage collector may free all other strands.
+    /// The strands (fibers of scripts) that run, wait or are idle. The garbage collector may free all other strands.
     pub(crate) strands: RefCell<FxHashMap<u64, Strand>>,
     pub(crate) idle: RefCell<IdleStrands>,
-    /// Depth of nested strands: each was resumed by a function that the strand outside it called.
+    /// Depth of nested strands: each was begun or resumed by a function that another running strand has called.
     pub(crate) depth: Cell<u32>,
     /// The strand that began to wait last.
     pub(crate) paused: Cell<u64>,

@@ -164,7 +164,8 @@ impl Cubic {
             .rapid
             .before_loss(self.underuse.before_loss(self.window));
         let packets = float(before) / float(self.mtu);
-        // Fast convergence: if the window had not regained its size before the last loss, it is to regain less (RFC 9438 §4.7).
+        // Fast convergence (RFC 9438 §4.7): if the window was still smaller than at the loss before, it is to grow back to less than
+        // its size at this loss, which leaves bandwidth to new connections.
         self.max = if packets < self.max {
             packets * 0.85
         } else {
@@ -190,7 +191,7 @@ impl Cubic {
         self.window = self.window.max(window);
     }
 
-    /// Lowers the window after a jump to `window`, the part of it that is in use.
+    /// After a jump, lowers the congestion window to `window` bytes: the part of it that was used.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
     }

@@ -227,7 +227,7 @@ impl Model {
         }
     }
 
-    /// Lowers the window after a jump to `window`, the part of it that is in use.
+    /// After a jump, lowers the congestion window to `window` bytes: the part of it that was used.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
         self.initial_window = self.initial_window.min(window);
@@ -822,8 +822,8 @@ impl Model {
     fn set_window(&mut self, sample: &Sample) {
         let gain = match self.phase {
             Phase::Up => UP_WINDOW_GAIN,
-            // In startup, measured rates are too low while a flight is paced over only a third of a round trip. As long as there
-            // is no queue, the larger window does no harm.
+            // In startup, measured rates are too low while a flight is paced over only a third of a round trip, so the window
+            // gets a larger gain. It does no harm as long as the path has no queue.
             Phase::Startup if self.sees_no_queue(sample) => STARTUP_GAIN,
             Phase::Startup
             | Phase::Drain

@@ -74,7 +74,7 @@ mod tests {
         for time in 0..20 {
             assert_eq!(rapid.on_ack(&ack(51 + time, 101 + time), 1000, false), 2000);
         }
-        // This acknowledgement begins a new round; the round before had twenty packets.
+        // The next acknowledgement begins a new round; twenty packets were acknowledged in the round before.
         assert_eq!(rapid.on_ack(&ack(121, 171), 250, true), 250);
         assert_eq!(rapid.before_loss(60_000), 20_000);
         assert_eq!(rapid.before_loss(60_000), 60_000);

@@ -103,7 +103,7 @@ impl Reno {
         self.window = self.window.max(window);
     }
 
-    /// Lowers the window after a jump to `window`, the part of it that is in use.
+    /// After a jump, lowers the congestion window to `window` bytes: the part of it that was used.
     pub(crate) fn limit(&mut self, window: u64) {
         self.window = self.window.min(window);
     }

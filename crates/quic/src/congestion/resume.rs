@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(leap.on_ack(&ack(at(0), at(80)), 9000), Step::Stay);
             assert_eq!(leap.on_end_acks(at(80), rtt), Step::Jump(60_000));
             assert_eq!(leap.on_end_acks(at(80), rtt), Step::Stay);
-            // This acknowledgement is of a packet that was sent before the jump.
+            // An acknowledgement of a packet that was sent before the jump does not end the phase "Unvalidated".
             assert_eq!(leap.on_ack(&ack(at(70), at(150)), 9000), Step::Stay);
             leap
         };

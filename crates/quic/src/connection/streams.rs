@@ -19,7 +19,7 @@ impl Connection {
         let read = match chunks.next(max) {
             Ok(Some(chunk)) => {
                 self.unread.read += chunk.bytes.len() as u64;
-                // Reading nothing more tells whether the stream ends here.
+                // A read of at most 0 bytes tells whether the stream ends after this chunk.
                 if matches!(chunks.next(0), Ok(None)) {
                     Read::Last(chunk.bytes)
                 } else {

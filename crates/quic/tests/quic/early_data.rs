@@ -104,7 +104,8 @@ fn a_client_that_comes_again_resumes_its_session_and_sends_early_data() {
             replayed = Some(index);
         }
     }
-    // If the datagrams did not begin a connection, they were routed to the first one by their connection id.
+    // If the copies did not begin a new connection, the server took them for packets of the resumed connection, by their
+    // connection id.
     if let Some(index) = replayed {
         while let Some(event) = pair.endpoint.poll_event(index) {
             assert!(

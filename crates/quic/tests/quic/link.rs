@@ -331,7 +331,7 @@ fn fast_paths_are_filled_too() {
     let mut simulation = Simulation::new(3, path, TransportSettings::default());
     simulation.connect();
     simulation.fetch(20_000_000);
-    // A rate of 10 Gbit/s would take 16.7 ms.
+    // At the path's full rate of 10 Gbit/s the download would take 16.7 ms.
     let time = simulation.fetch(20_000_000);
     assert!(time < Duration::from_millis(18), "{time:?}");
 }
