@@ -115,7 +115,7 @@ impl Driven {
             .request(&head, !is_open, &mut self.out)
             .expect("the server has set no limits yet");
         let id = self.connection.stream_id(key).get();
-        // The content of the fifth request is not there yet.
+        // Only the third request, on stream 5, has content to send now. That of the fifth request is not there yet.
         self.connection.set_content(key, id == 5);
         let stream = Stream {
             id,
@@ -276,7 +276,7 @@ impl Driven {
             "the engine holds a stream that has ended"
         );
         if self.is_over {
-            // After a connection error the engine has sent GOAWAY, and later RST_STREAM frames do not matter.
+            // The engine has sent GOAWAY because of a connection error. What it writes after that is not checked.
             return;
         }
         self.output.take(&mut self.out);

@@ -249,7 +249,7 @@ impl Connection {
     fn new() -> Self {
         let engine = ServerConnection::new(Arc::new(Settings::default()), false);
         let mut response = Headers::new();
-        // The first field of `RESPONSE` is `server`, which the engine adds by itself.
+        // The first field of `RESPONSE` is `server`. It is left out here, because the engine adds it.
         for &(name, value) in &RESPONSE[1..] {
             response.push(name, value.as_bytes());
         }

@@ -32,7 +32,7 @@ pub(crate) mod cost {
     /// Cost of a field section that was refused for its size.
     pub(crate) const BOMB: u32 = 25;
 }
-/// Number of datagrams without a tunnel for which [`cost::CONTROL`] is charged.
+/// Number of datagrams without a tunnel that cost [`cost::CONTROL`] together.
 pub(crate) const LOST_DATAGRAMS: u32 = 16;
 /// Once the peer has caused this many units of cost, a step ends early and reports them to the caller.
 const REPORT_COSTS_AT: u32 = 32;

@@ -115,7 +115,7 @@ impl Vm {
     /// Runs `callable.call(argument)` in a strand at once, until it waits or ends. `finish` receives the result. While the
     /// strand runs, [`Vm::context`] returns `context`.
     ///
-    /// A function that Ruby calls may call this method, too; its caller continues afterwards.
+    /// A Rust function that another strand has called may call this method, too: that strand continues afterwards.
     pub fn spawn(&self, callable: Value, argument: Value, context: u64, finish: Rc<dyn Finish>) {
         let _arena = self.enter();
         if let Some(strand) = self.prepare_strand(callable, context, finish) {
@@ -175,7 +175,7 @@ impl Vm {
     /// Resumes a strand that waits: the method in which it waits returns `value`. If the value is an exception, the methods
     /// of the prelude raise it.
     ///
-    /// A function that Ruby calls may call this method, too; its caller continues afterwards.
+    /// A Rust function that another strand has called may call this method, too: that strand continues afterwards.
     pub fn resume(&self, mut ticket: Ticket, value: impl FnOnce(&Self) -> Value) {
         let Some(strand) = ticket.strand.take() else {
             return;

@@ -94,7 +94,7 @@ impl Outgoing<'_> {
         self.check_expect(&sent.values("expect"));
         let lengths = sent.values("content-length");
         let codings = sent.values("transfer-encoding");
-        // `expect` needs content (RFC 9110 §10.1.1).
+        // Only a request with content may have the field `expect` (RFC 9110 §10.1.1).
         let has_content = !codings.is_empty() || !matches!(&*lengths, [] | [b"0"]);
         assert!(has_content || sent.values("expect").is_empty());
         let may_be_chunked = matches!(self.incoming.head.body, BodyLength::Unknown);
@@ -120,9 +120,9 @@ impl Outgoing<'_> {
     pub(super) fn check_http1_by_engine(&self, out: &[u8]) {
         let port = authority::split(self.authority()).map(|(_, port)| port);
         let is_address = match port {
-            // CONNECT needs a port (RFC 9110 §9.3.6), which a backend's URL may lack.
+            // Without a port in the backend's URL, the server role would refuse CONNECT (RFC 9110 §9.3.6).
             Some(port) => port.is_some_and(|port| port > 0) || !self.is_connect(),
-            // The authority that stands for a Unix socket is not valid for other servers.
+            // The server role would refuse the authority that stands for a Unix socket.
             None => false,
         };
         if !is_address {

@@ -157,7 +157,7 @@ impl Outgoing<'_> {
 
     /// The server role of `h2o-http2` must read the same request from the frames.
     pub(super) fn check_http2_by_engine(&self, out: &[u8], section: &Section) {
-        // The authority that stands for a Unix socket is not a valid host for the server role.
+        // The server role would refuse the authority that stands for a Unix socket.
         let has_host = self.is_connect() || authority::is_valid(self.authority());
         if section.len() > MAX_FIELDS as usize || !has_host {
             return;

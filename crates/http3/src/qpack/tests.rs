@@ -504,7 +504,8 @@ fn fields_that_come_again_shrink_to_indices() {
         }
     }
     let (first, _) = lens[0];
-    // The first section has the fields as text, the second inserts them as well, the later ones have indices.
+    // The first section has the fields as text. With the second one, the encoder inserts them into the table, to which the later
+    // sections refer.
     assert_eq!(lens, [(first, 0), (first, 3), (6, 3), (6, 3), (6, 3)]);
 }
 

@@ -57,7 +57,8 @@ pub(crate) fn control(settings: &[(u64, u64)]) -> Vec<u8> {
     [varint(0), Frame::settings(settings).bytes()].concat()
 }
 
-/// The positions at which to split an input: none, one at every byte (at some bytes of a long input), and all.
+/// Ways to split an input, each as a list of positions: not at all, at every byte, and once after each byte (after some bytes of a
+/// long input).
 pub(crate) fn ways_to_cut(len: usize) -> Vec<Vec<usize>> {
     let step = len / 300 + 1;
     let mut ways = vec![Vec::new(), (1..len).collect()];

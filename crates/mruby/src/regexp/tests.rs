@@ -264,7 +264,7 @@ fn a_pattern_that_cannot_be_compiled_raises() {
         "Regexp.new('*')",
         "Regexp.new('[b-a]')",
         r"Regexp.new('\p{Nothing}')",
-        // What Ruby has and the engine has not: docs/differences.md names these.
+        // Patterns of Ruby that the engine does not support, as docs/differences.md says.
         r"Regexp.new('\A(?<p>|.|(?:(?<c>.)\g<p>\k<c+0>))\z')",
         r"Regexp.new('(?<a>(.)\g<a>?\k<a>)')",
         r"Regexp.new('(?~a(?~b))')",

@@ -195,8 +195,8 @@ fn a_lost_tail_is_repaired_one_probe_later() {
         simulation.loses_tail = true;
         let time = simulation.fetch(3600);
         assert!(!simulation.loses_tail);
-        // The probe is sent at the earliest when an acknowledgement may have been delayed for 25 ms; a repair after the answer to a
-        // probe would take a round trip of 80 ms more.
+        // The server repeats the lost packet with its first probe: after the round trip time of 80 ms and the 25 ms for which the
+        // client may delay its acknowledgement. If it waited for the answer to the probe, that would take 80 ms more.
         let lost = time - usual;
         let earliest = Duration::from_millis(105);
         assert!(
