@@ -103,8 +103,8 @@ impl<C> Registry<C> {
 /// A function that turns the names of directives in a text into links.
 type Linker<'a> = &'a dyn Fn(&str) -> String;
 
-/// The prefix that decides in which chapter a directive is: `file` for `file.dir`, `http2` for `http2-max-streams`, the
-/// whole name for a name without a dot.
+/// The prefix that decides in which chapter a directive is: `http2` for a name that begins so, such as `http2-max-streams`, and
+/// likewise `http1` and `http3`; otherwise the name up to its first dot, such as `file` for `file.dir`.
 fn prefix(name: &'static str) -> &'static str {
     let of_version = ["http1", "http2", "http3"]
         .into_iter()

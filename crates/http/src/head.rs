@@ -4,7 +4,10 @@ use crate::{Headers, Method, Span, StatusCode, path};
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "the versions are named by their numbers")]
+#[allow(
+    missing_docs,
+    reason = "the name of each variant is the number of the HTTP version"
+)]
 pub enum Version {
     Http10,
     #[default]

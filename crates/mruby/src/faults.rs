@@ -50,10 +50,12 @@ pub fn panic_in_each_function(
         NEXT.set(i64::try_from(number).ok());
         let got = run(CALL);
         if defined.is_err() || NEXT.take().is_some() {
-            wrong.push(format!("{number} was not called"));
+            wrong.push(format!(
+                "function {number} of the list was not called by Ruby"
+            ));
         }
         if !got.contains("panic: on purpose") {
-            wrong.push(format!("{number} gave {got}"));
+            wrong.push(format!("function {number} of the list gave {got}"));
         }
         // Several scripts run after the panic, because one script can leave something broken for the next.
         for _ in 0..3 {

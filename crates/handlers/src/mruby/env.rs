@@ -161,8 +161,8 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
                 vm.hash_set(hash, keys.get(vm, &text)?, value)?;
             }
         }
-        // Entries with other keys are kept, too: for a literal `{**env, a: 1}` Ruby adds entries without calling a
-        // method of the Hash.
+        // The Hash can have entries that are not from the request: the literal `{**env, a: 1}` copies the Hash, and adds `a` to the
+        // copy without calling a method that would fill it first. They come last.
         for (key, value) in made_keys.iter().zip(made) {
             vm.hash_set(hash, *key, value)?;
         }

@@ -483,7 +483,9 @@ impl Translator<'_> {
                 self.literal('\x08');
                 Ok(true)
             }
-            'R' | 'X' => Err("\\R and \\X are no characters"),
+            'R' | 'X' => {
+                Err("\\R and \\X match several characters, and cannot stand in a character class")
+            }
             _ => {
                 let character = self.character(next)?;
                 self.literal(character);

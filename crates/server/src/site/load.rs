@@ -153,7 +153,7 @@ pub(crate) fn load_next(
         && !shares_keys
     {
         let text = "the servers of `quic-nodes` cannot read each other's connection ids, because each server makes ticket keys of its own";
-        let hint = "give all of them the same `ticket-file` or store in `ssl-session-resumption`";
+        let hint = "give all servers of `quic-nodes` the same `ticket-file` or store in `ssl-session-resumption`";
         scope.warn(&listener.error(text).with_hint(hint));
     }
     let keys = scope.shared.get::<HostKeys>();
