@@ -1,6 +1,8 @@
 //! The Ruby scripts that come with the program, with the configurations of the manual.
 
-use h2o_tests::{Backend, Folder, Server, Setup, manual, run};
+use std::fs;
+
+use h2o_tests::{Backend, Folder, Server, Setup, binary, manual, run};
 
 /// Starts the configuration with this number below a heading of the manual's page on these scripts.
 fn start(
@@ -167,6 +169,25 @@ hosts:
         .variable("H2O_ROOT", root.trim_end_matches('/'))
         .start();
     server.ask("GET /").must_be("200 OK\n\nown file");
+}
+
+#[test]
+fn scripts_are_found_beside_the_program_that_runs() {
+    let folder = Folder::new();
+    folder.make_dir("bin");
+    let program = folder.at("bin/h2o");
+    fs::copy(binary(), &program).expect("the disk has room");
+    // The shell runs a copy of the binary instead of the binary in its arguments.
+    let line = format!("shift; exec {} $*", program.display());
+    let config = "listen: { host: 127.0.0.1, port: @PORT@ }
+hosts: { default: { paths: { /: { mruby.handler: 'require \"own.rb\"; lambda { |env| [200, {}, [OWN + $H2O_ROOT]] }' } } } }";
+    let root = folder.name_of("");
+    let server = Setup::in_folder(folder, config)
+        .file("share/h2o/mruby/own.rb", "OWN = 'own file of '")
+        .launched_by(&["env", "-u", "H2O_ROOT", "sh", "-c", &line, "sh"])
+        .start();
+    let want = format!("200 OK\n\nown file of {}", root.trim_end_matches('/'));
+    server.ask("GET /").must_be(&want);
 }
 
 #[test]

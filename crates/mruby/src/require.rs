@@ -52,13 +52,9 @@ type Code = (Vec<u8>, Rooted);
 #[derive(Default)]
 struct Compiled(RefCell<FxHashMap<PathBuf, Code>>);
 
-fn root() -> PathBuf {
-    env::var_os("H2O_ROOT").map_or_else(|| "/usr/local".into(), PathBuf::from)
-}
-
 /// The name of a script in the folder of shipped scripts; `None` if `path` is elsewhere.
-fn shipped_name(path: &Path) -> Option<&str> {
-    path.strip_prefix(root().join(FOLDER)).ok()?.to_str()
+fn shipped_name<'a>(vm: &Vm, path: &'a Path) -> Option<&'a str> {
+    path.strip_prefix(vm.root.join(FOLDER)).ok()?.to_str()
 }
 
 fn shipped_text(name: &str) -> Option<&'static str> {
@@ -69,11 +65,11 @@ fn shipped_text(name: &str) -> Option<&'static str> {
 }
 
 /// The path under which a file is noted as loaded; `None` if there is no such file.
-fn existing(path: &Path) -> Option<PathBuf> {
+fn existing(vm: &Vm, path: &Path) -> Option<PathBuf> {
     if path.is_file() {
         return fs::canonicalize(path).ok();
     }
-    let name = shipped_name(path)?;
+    let name = shipped_name(vm, path)?;
     (shipped_text(name).is_some() || LOADED.contains(&name)).then(|| path.to_owned())
 }
 
@@ -111,7 +107,7 @@ fn find(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     };
     let found = names.iter().find_map(|name| {
         let mut paths = folders.iter().map(|folder| folder.join(name));
-        paths.find_map(|path| existing(&path))
+        paths.find_map(|path| existing(vm, &path))
     });
     let found = found.ok_or_else(missing)?;
     Ok(vm.string(found.into_os_string().into_vec())?)
@@ -124,7 +120,7 @@ fn read(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let text = match fs::read(&path) {
         Ok(text) => text,
         Err(error) => {
-            let shipped = shipped_name(&path).and_then(shipped_text);
+            let shipped = shipped_name(vm, &path).and_then(shipped_text);
             let shipped = shipped.filter(|_| error.kind() == ErrorKind::NotFound);
             let text = shipped.ok_or_else(|| load_error("File not found", &path))?;
             text.as_bytes().to_vec()
@@ -162,9 +158,9 @@ pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     vm.define_singleton(module, "__find", find)?;
     vm.define_singleton(module, "__read", read)?;
-    let root = root();
-    let folder = root.join(FOLDER);
-    vm.set_global("$H2O_ROOT", vm.string(root.as_os_str().as_bytes())?)?;
+    let folder = vm.root.join(FOLDER);
+    let root = vm.string(vm.root.as_os_str().as_bytes())?;
+    vm.set_global("$H2O_ROOT", root)?;
     vm.set_global("$\"", strings(vm, LOADED.map(|name| folder.join(name)))?)?;
     let named = env::var_os("MRBLIB").unwrap_or_default();
     let named = env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());

@@ -152,6 +152,7 @@ impl Machine {
             time_limit: limits.time,
             parts: PARTS,
             prelude: PRELUDE,
+            root: h2o_opener::installation_root(),
         };
         let opened = Vm::open(options);
         let vm = opened.map_err(|error| {

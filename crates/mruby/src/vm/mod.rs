@@ -13,6 +13,7 @@ use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_int};
 use std::fmt;
+use std::path::PathBuf;
 use std::ptr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub fn version() -> &'static str {
 pub type Part = fn(&Vm) -> Result<(), Value>;
 
 /// Settings of a VM.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Maximum memory of Ruby's objects and code in bytes. A script that needs more gets `NoMemoryError`.
     pub memory_limit: usize,
@@ -57,6 +58,8 @@ pub struct Options {
     pub parts: &'static [Part],
     /// Further texts in Ruby that are loaded before any script: their file names and the texts.
     pub prelude: &'static [(&'static str, &'static str)],
+    /// The directory of the installation, which scripts see as `$H2O_ROOT`; `require` looks below it.
+    pub root: PathBuf,
 }
 
 impl Default for Options {
@@ -66,6 +69,7 @@ impl Default for Options {
             time_limit: Duration::from_secs(10),
             parts: &[],
             prelude: &[],
+            root: "/usr/local".into(),
         }
     }
 }
@@ -98,7 +102,7 @@ pub struct CompileFault {
 /// # Errors
 /// Returns the first syntax error.
 pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
-    let opened = Vm::open_bare(Options::default());
+    let opened = Vm::open_bare(&Options::default());
     let vm = opened.map_err(|error| CompileFault {
         line,
         column: 0,
@@ -136,6 +140,8 @@ pub struct Vm {
     /// The exceptions that are raised when a script reaches its time limit or its memory limit.
     pub(crate) interrupts: RefCell<Option<[Rooted; 2]>>,
     pub(crate) time_limit: Duration,
+    /// See [`Options::root`].
+    pub(crate) root: PathBuf,
     lost: RefCell<Option<LostHook>>,
     /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
@@ -188,8 +194,8 @@ impl Vm {
     /// # Errors
     /// Returns an error if there is not enough memory, or if the library is not usable.
     pub fn open(options: Options) -> Result<Rc<Self>, Error> {
-        let vm = Self::open_bare(options)?;
-        let prepared = vm.prepare(options);
+        let vm = Self::open_bare(&options)?;
+        let prepared = vm.prepare(&options);
         prepared.map_err(|text| {
             let version = version();
             Error(format!(
@@ -199,7 +205,7 @@ impl Vm {
         Ok(vm)
     }
 
-    fn open_bare(options: Options) -> Result<Rc<Self>, Error> {
+    fn open_bare(options: &Options) -> Result<Rc<Self>, Error> {
         let memory = Box::new(std::cell::UnsafeCell::new(Memory {
             used: 0,
             limit: options.memory_limit.max(LEAST_MEMORY),
@@ -232,6 +238,7 @@ impl Vm {
             total: RefCell::default(),
             interrupts: RefCell::default(),
             time_limit: options.time_limit,
+            root: options.root.clone(),
             lost: RefCell::default(),
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
@@ -243,7 +250,7 @@ impl Vm {
         Ok(vm)
     }
 
-    fn prepare(&self, options: Options) -> Result<(), String> {
+    fn prepare(&self, options: &Options) -> Result<(), String> {
         let _arena = self.enter();
         let prepared = || {
             let roots = self.run(Op::Array, |_| ())?;
