@@ -1,7 +1,7 @@
 //! Scripts that loop, allocate, recurse or raise exceptions. Each such script costs only its own request: a limit ends it, the next request
 //! in the same VM is answered, so is a request of another client that was sent meanwhile, and the memory is freed.
 
-use h2o_tests::{Server, Setup, run};
+use h2o_tests::{Server, Setup, eventually, run};
 
 /// What a client gets from a script that goes wrong.
 #[derive(Clone, Copy, PartialEq)]
@@ -209,6 +209,23 @@ fn a_hostile_script_costs_its_own_request() {
     assert!(after < most, "{before} before, {after} after");
     let log = server.folder.read("error.log");
     assert!(!log.contains("panic"), "{log}");
+}
+
+#[test]
+fn memory_comes_back_although_no_other_request_comes() {
+    let server = start();
+    server.ask("GET /fine").must_be("200 OK\n\n23");
+    let before = server.memory_at_rest();
+    let scripts = HOSTILE.iter().enumerate();
+    let mut hungry = scripts.filter(|(_, (script, _))| script.contains("'x' * 1000"));
+    let (number, _) = hungry.next().expect("the script is in the table");
+    server
+        .ask(&format!("GET /h{number}"))
+        .must_be("500 Internal Server Error\n\nInternal Server Error");
+    let most = before + 16 * 1024 * 1024;
+    eventually("the memory to come back", || {
+        (server.memory() < most).then_some(())
+    });
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Vm {
                 shown.push_str(" at ");
                 shown.push_str(&place);
             }
-            self.is_exhausted.set(true);
+            self.note_exhausted();
         }
         shown
     }

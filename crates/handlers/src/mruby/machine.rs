@@ -17,6 +17,10 @@ use super::{content, http, objects, password, redis, wait};
 /// The smallest value of `mruby.memory-limit`, in bytes.
 pub(super) const LEAST_MEMORY: usize = 32 << 20;
 
+/// How long after a script has reached a limit the worker returns the memory of its garbage to the system: not at once, since other
+/// requests have waited for that script already.
+const GIVE_BACK_AFTER: Duration = Duration::from_millis(200);
+
 /// A script in the configuration.
 pub(super) struct Script {
     /// Number that distinguishes scripts, also those of different configurations.
@@ -67,6 +71,8 @@ pub(super) struct Machine {
 pub(super) struct Host {
     worker: RefCell<Weak<Worker>>,
     site: RefCell<Weak<LocalSite>>,
+    /// Whether the worker has a task that will call [`Vm::give_back_memory`].
+    is_giving_back: Cell<bool>,
 }
 
 impl Host {
@@ -164,6 +170,21 @@ impl Machine {
         *host.worker.borrow_mut() = Rc::downgrade(worker);
         *host.site.borrow_mut() = Rc::downgrade(site);
         vm.on_lost(|vm, exception| report(&describe(vm, exception)));
+        vm.on_exhausted(|vm| {
+            let Ok(worker) = Host::worker(vm) else { return };
+            if vm.local::<Host>().is_giving_back.replace(true) {
+                return;
+            }
+            let vm = vm.reference();
+            let host = Rc::clone(&worker);
+            worker.spawn(async move {
+                host.sleep(GIVE_BACK_AFTER).await;
+                if let Some(vm) = vm.upgrade() {
+                    vm.local::<Host>().is_giving_back.set(false);
+                    vm.give_back_memory();
+                }
+            });
+        });
         let env = EnvMaker::new(&vm).ok_or("the classes of requests are missing")?;
         Ok(Rc::new(Self {
             env,

@@ -114,6 +114,9 @@ pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
 /// The function that is called with the exception of a failed task, since no caller waits for its result.
 type LostHook = Box<dyn Fn(&Vm, Value)>;
 
+/// The function that is called when a script has reached a limit; see [`Vm::on_exhausted`].
+type ExhaustedHook = Box<dyn Fn(&Vm)>;
+
 /// A VM of mruby. It stays on its thread. Rust functions that Ruby calls may use its methods, also those that run Ruby code.
 pub struct Vm {
     raw: *mut State,
@@ -143,6 +146,7 @@ pub struct Vm {
     /// See [`Options::root`].
     pub(crate) root: PathBuf,
     lost: RefCell<Option<LostHook>>,
+    exhausted: RefCell<Option<ExhaustedHook>>,
     /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
     /// Indices in `roots` of the [`Rooted`] values that were dropped while the garbage collector ran. They are freed when the
@@ -180,7 +184,7 @@ impl Drop for Entered<'_> {
             // SAFETY: `before` is what `shim_watch_enter` returned when the VM was entered.
             let interrupts = unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
             if interrupts > 0 {
-                self.vm.is_exhausted.set(true);
+                self.vm.note_exhausted();
             }
             self.vm.report_memory(self.vm.memory());
         }
@@ -240,6 +244,7 @@ impl Vm {
             time_limit: options.time_limit,
             root: options.root.clone(),
             lost: RefCell::default(),
+            exhausted: RefCell::default(),
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
             strands: RefCell::default(),
@@ -331,7 +336,6 @@ impl Vm {
         if is_first && self.is_exhausted.replace(false) {
             regexp::forget_kept(self);
             self.collect();
-            give_back_free_memory();
             let _ = self.prepare_interrupts();
         }
         // SAFETY: the VM is open, and `Entered` leaves it when it is dropped.
@@ -549,6 +553,27 @@ impl Vm {
     /// Sets the function that is called with the exception of a failed task, which nothing else receives.
     pub fn on_lost(&self, hook: impl Fn(&Self, Value) + 'static) {
         *self.lost.borrow_mut() = Some(Box::new(hook));
+    }
+
+    /// Sets the function that is called when a script has reached a limit, and may have left much garbage. The garbage is collected when
+    /// the VM is entered next. The function has to see to it that [`Vm::give_back_memory`] is called later, when nobody waits for a
+    /// script: to return memory to the system takes milliseconds.
+    pub fn on_exhausted(&self, hook: impl Fn(&Self) + 'static) {
+        *self.exhausted.borrow_mut() = Some(Box::new(hook));
+    }
+
+    pub(crate) fn note_exhausted(&self) {
+        if !self.is_exhausted.replace(true)
+            && let Some(hook) = &*self.exhausted.borrow()
+        {
+            hook(self);
+        }
+    }
+
+    /// Collects what scripts that reached a limit have left, if that has not been done yet, and returns free memory to the system.
+    pub fn give_back_memory(&self) {
+        self.scope(|| ());
+        give_back_free_memory();
     }
 
     pub(crate) fn report_lost(&self, exception: Value) {
