@@ -172,7 +172,7 @@ fn the_key_process_runs_with_few_rights_and_is_started_again() {
     let _ = run("kill", &["-STOP", &second.to_string()]);
     let answer = shake_hands(&server, "EC_PORT", "");
     assert!(!answer.contains("Peer signature type: "), "{answer}");
-    server.wait_for_message("the key process did not sign: it does not answer");
+    server.wait_for_message("the TLS handshake got no signature: the key process does not answer");
     eventually("a key process with another process id", || {
         key_process(&server).filter(|pid| *pid != second)
     });

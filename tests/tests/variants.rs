@@ -34,7 +34,7 @@ fn clients_get_the_published_variants() {
     assert!(
         output
             .text()
-            .starts_with("6 variants published, 0 current, 3 not smaller; saved "),
+            .starts_with("6 variants published, 0 up to date, 3 not smaller than the file; saved "),
         "{}",
         output.text()
     );
@@ -62,7 +62,7 @@ fn clients_get_the_published_variants() {
     let again = compress(&[&www]);
     assert_eq!(
         again.text(),
-        "0 variants published, 6 current, 3 not smaller; saved 0 of 0 bytes (0 %)\n"
+        "0 variants published, 6 up to date, 3 not smaller than the file; saved 0 of 0 bytes (0 %)\n"
     );
 }
 

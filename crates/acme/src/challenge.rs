@@ -64,8 +64,9 @@ impl Drop for Answer {
 
 /// Creates the self-signed certificate that answers the challenge TLS-ALPN-01 (RFC 8737 §3).
 fn certificate(name: &str, digest: &[u8]) -> Result<ChallengeCertificate, String> {
-    let failed =
-        |error: rcgen::Error| format!("failed to make the certificate of a challenge: {error}");
+    let failed = |error: rcgen::Error| {
+        format!("failed to make the certificate that answers the challenge tls-alpn-01: {error}")
+    };
     let key = KeyPair::generate().map_err(failed)?;
     let mut parameters = CertificateParams::new([name.to_owned()]).map_err(failed)?;
     parameters.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];

@@ -171,7 +171,7 @@ impl<'a> Client<'a> {
         let chain = placed.poll_certificate(&DECISION).await?;
         let obtained = Held::parse(chain.as_bytes(), &order.names);
         let obtained = obtained
-            .ok_or_else(|| Failure::refused("the authority sent a certificate for other names"))?;
+            .ok_or_else(|| Failure::refused("the authority sent a certificate that cannot be read, or that lacks a requested name"))?;
         (self.acme.state).write_certificate(order.name(), &chain, &key.serialize_pem())?;
         Ok(obtained)
     }

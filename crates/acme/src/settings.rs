@@ -74,7 +74,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "email",
         Kinds::SCALAR,
         "ADDRESS",
-        "The address to which the authority writes about the account.",
+        "The e-mail address to which the authority writes about the account.",
     ),
     Attribute::required(
         "accept-tos",

@@ -193,7 +193,7 @@ impl Loader<'_> {
         if self.merged > MAX_MERGED {
             return Err(Error::tag(
                 pos.clone(),
-                format!("more than {MAX_MERGED} entries are merged"),
+                format!("merge keys (`<<`) and included files copy more than {MAX_MERGED} entries"),
             ));
         }
         concatenate(&documents, pos).ok_or_else(|| {

@@ -136,7 +136,10 @@ impl<'a> Resolver<'a> {
 
     fn resolve_content(&mut self, tree: &'a Tree) -> Result<ResolvedNode, Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(self.error(tree, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(self.error(
+                tree,
+                format!("sequences and mappings are nested deeper than {MAX_DEPTH} levels"),
+            ));
         }
         self.depth += 1;
         let (value, depth, size) = match &tree.content {
@@ -155,7 +158,10 @@ impl<'a> Resolver<'a> {
         };
         self.depth -= 1;
         if depth > MAX_DEPTH {
-            return Err(self.error(tree, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(self.error(
+                tree,
+                format!("sequences and mappings are nested deeper than {MAX_DEPTH} levels"),
+            ));
         }
         if size > MAX_NODES {
             return Err(self.error(
@@ -215,7 +221,7 @@ impl<'a> Resolver<'a> {
             ),
             MergeError::TooMany(index) => self.error(
                 &entries[index].1,
-                format!("more than {MAX_MERGED} entries are merged"),
+                format!("merge keys (`<<`) and included files copy more than {MAX_MERGED} entries"),
             ),
         }
     }

@@ -105,7 +105,8 @@ impl Reader<'_> {
                 EventKind::SequenceStart(_) | EventKind::MappingStart(_)
                     if open.len() >= MAX_DEPTH =>
                 {
-                    let message = format!("nested deeper than {MAX_DEPTH} levels");
+                    let message =
+                        format!("sequences and mappings are nested deeper than {MAX_DEPTH} levels");
                     return Err(Error::load(pos, self.included_from.cloned(), message));
                 }
                 EventKind::SequenceStart(properties) => {

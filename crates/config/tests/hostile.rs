@@ -22,7 +22,10 @@ fn refused(text: &str, problem: &str) {
 fn nesting_is_limited_at_its_value() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
     assert!(load_files(&[("f", &nested(100))]).is_ok());
-    refused(&nested(101), "nested deeper than 100 levels (column 101)");
+    refused(
+        &nested(101),
+        "sequences and mappings are nested deeper than 100 levels (column 101)",
+    );
     refused(&"[".repeat(1_000_000), "nested deeper");
     refused(&"[\n".repeat(100_000), "nested deeper");
     refused(&"- ".repeat(100_000), "nested deeper");
@@ -109,7 +112,10 @@ fn aliases_cannot_multiply_without_end() {
     let many: String = (0..3000).map(|i| format!("k{i}: v, ")).collect();
     let mut merges = format!("- &a {{{many}}}\n");
     merges.push_str(&"- {<<: *a}\n".repeat(400));
-    refused(&merges, "more than 1048576 entries are merged");
+    refused(
+        &merges,
+        "merge keys (`<<`) and included files copy more than 1048576 entries",
+    );
 }
 
 #[test]

@@ -232,7 +232,9 @@ impl Scope {
             for node in value.one_or_more() {
                 if node.as_str().is_some_and(|text| text.ends_with(';')) {
                     let error = node.error("the `;` at the end is taken as part of the value");
-                    let error = error.in_command(name, &node.pos).with_hint("remove it");
+                    let error = error
+                        .in_command(name, &node.pos)
+                        .with_hint("remove the `;`");
                     self.warn(&error);
                 }
             }

@@ -254,7 +254,7 @@ pub struct TimedOut;
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("time is over")
+        formatter.write_str("the time limit has passed")
     }
 }
 

@@ -165,7 +165,10 @@ impl ServerChoice {
 
     /// Describes the option `--pid-file` of commands such as `h2o reload`, which find the running server by its pid file.
     pub(crate) const fn pid_file<F: Copy>(flag: F) -> Known<F> {
-        long("pid-file", true, flag).help("FILE", "the pid file itself")
+        long("pid-file", true, flag).help(
+            "FILE",
+            "the pid file of the running server, in place of --conf",
+        )
     }
 
     /// The path of the server's pid file: from `--pid-file`, or otherwise from the configuration. The rest of the configuration is

@@ -88,7 +88,7 @@ serves the current directory on ports 8080 and 8443)",
     long("strict", false, Flag::Strict)
         .help("", "with --test: exits with 78 if there are warnings"),
     letter('v', "version", false, Flag::Version)
-        .help("", "prints versions and key exchange groups"),
+        .help("", "prints the versions of h2o and its TLS library, the\noptional parts, and the key exchange groups of TLS"),
     help(Flag::Help),
     long("list-directives", false, Flag::ListDirectives)
         .help("", "prints the name of every directive"),

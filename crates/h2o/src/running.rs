@@ -58,7 +58,7 @@ impl RunningServer<'_> {
         // react to signals.
         if std::fs::metadata(self.config).is_ok_and(|file| !file.is_file()) {
             return Err(format!(
-                "{} is not a file that can be read again",
+                "the configuration {} is not a regular file, so the server cannot read that configuration again",
                 self.config
             ));
         }

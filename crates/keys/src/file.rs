@@ -12,14 +12,14 @@ use rustls::sign::SigningKey;
 /// The reason why the key cannot be used.
 pub fn parse(pem: &[u8]) -> Result<Arc<dyn SigningKey>, String> {
     if is_encrypted(pem) {
-        return Err("encrypted keys are not supported; decrypt it with `openssl pkey`".to_owned());
+        return Err("the private key is encrypted, which is not supported; decrypt the key with `openssl pkey`".to_owned());
     }
     let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
         Error::NoItemsFound => "no private key in PEM form".to_owned(),
         error => error.to_string(),
     })?;
     rustls::crypto::aws_lc_rs::sign::any_supported_type(&key)
-        .map_err(|_| "not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key".to_owned())
+        .map_err(|_| "the key is not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key".to_owned())
 }
 
 /// Whether a private key is encrypted. In PKCS#8 form the PEM label tells, in older forms a header line (RFC 1421

@@ -173,11 +173,16 @@ pub fn revive() -> Option<Revival> {
 pub(crate) fn place_of(key: &KeyRecord) -> Result<Place, String> {
     let generation = GENERATION.load(Relaxed);
     if generation == 0 || HAS_FAILED.load(Relaxed) {
-        return Err("the process has ended, and is being started again".to_owned());
+        return Err("the key process has ended, and is being started again".to_owned());
     }
     let place = *key.place.lock().unwrap_or_else(PoisonError::into_inner);
     let place = place.filter(|place| place.generation == generation);
-    place.ok_or_else(|| format!("it could not read {} again", key.path.display()))
+    place.ok_or_else(|| {
+        format!(
+            "the key process could not read {} again",
+            key.path.display()
+        )
+    })
 }
 
 /// Opens a new channel for signing to the key process of this generation.
@@ -186,7 +191,7 @@ pub(crate) fn channel(generation: u64) -> Result<OwnedFd, String> {
     let holder = holder
         .as_ref()
         .filter(|holder| holder.generation == generation);
-    let holder = holder.ok_or("it has ended")?;
+    let holder = holder.ok_or("the key process has ended")?;
     let opened = (|| {
         let (ours, theirs) = pair()?;
         for timeout in [Timeout::Recv, Timeout::Send] {

@@ -66,7 +66,11 @@ pub fn serve(socket: impl AsFd) -> io::Result<()> {
                 let answer = switched.map_or_else(|text| refusal(&text), |()| vec![DONE]);
                 send_message(&socket, answer[0], &answer[1..], None)?;
             }
-            _ => return Err(io::Error::other("the server has sent an unknown order")),
+            _ => {
+                return Err(io::Error::other(
+                    "the server has sent the key process an unknown order",
+                ));
+            }
         }
     }
     Ok(())
@@ -173,7 +177,7 @@ fn sign(request: Option<&[u8]>, keys: &Mutex<Keys>) -> Result<Vec<u8>, String> {
         let known = keys.known.get(&request.number);
         known
             .map(|(key, _)| Arc::clone(key))
-            .ok_or("the key process has no key of this number")?
+            .ok_or("the key process does not have the key that the server asks for")?
     };
     let signer = key
         .choose_scheme(&[request.scheme])

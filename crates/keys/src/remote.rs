@@ -60,7 +60,7 @@ impl SigningKey for RemoteKey {
 impl Signer for RemoteSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let signed = sign(&self.key.0, self.scheme, message);
-        signed.map_err(|text| Error::General(format!("the key process did not sign: {text}")))
+        signed.map_err(|text| Error::General(format!("the TLS handshake got no signature: {text}")))
     }
 
     fn scheme(&self) -> SignatureScheme {
@@ -100,7 +100,7 @@ fn sign(key: &KeyRecord, scheme: SignatureScheme, message: &[u8]) -> Result<Vec<
             Err(error) => {
                 holder::on_failure(generation);
                 Err(match error.kind() {
-                    io::ErrorKind::WouldBlock => "it does not answer".to_owned(),
+                    io::ErrorKind::WouldBlock => "the key process does not answer".to_owned(),
                     _ => h2o_log::reason(&error),
                 })
             }
@@ -116,7 +116,7 @@ fn ask(channel: &mut Channel, request: &[u8]) -> io::Result<Result<Vec<u8>, Stri
     });
     let (_, len) = received?;
     match buffer.get(..len).and_then(<[u8]>::split_first) {
-        None => Err(io::Error::other("it has ended")),
+        None => Err(io::Error::other("the key process has ended")),
         Some((&DONE, signature)) => Ok(Ok(signature.to_vec())),
         Some((_, text)) => Ok(Err(String::from_utf8_lossy(text).into_owned())),
     }

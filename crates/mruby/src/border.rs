@@ -91,7 +91,7 @@ extern "C" fn h2o_mruby_call(_: *mut State, number: i64, raw: *mut RawCall) -> c
         Vm::with_current(|vm| {
             let called = vm
                 .function(number)
-                .ok_or_else(|| Leave::runtime("no such function"));
+                .ok_or_else(|| Leave::runtime("this method has no function in Rust"));
             let called = called.and_then(|function| {
                 catch_unwind(AssertUnwindSafe(|| {
                     #[cfg(any(test, feature = "faults"))]

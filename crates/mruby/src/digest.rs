@@ -19,7 +19,11 @@ fn digest(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         b"SHA256" => Sha256::digest(data).to_vec(),
         b"SHA384" => Sha384::digest(data).to_vec(),
         b"SHA512" => Sha512::digest(data).to_vec(),
-        _ => return Err(Leave::argument("no such algorithm")),
+        _ => {
+            return Err(Leave::argument(
+                "the digest algorithm is none of MD5, SHA1, SHA256, SHA384 and SHA512",
+            ));
+        }
     };
     Ok(vm.string(hashed)?)
 }

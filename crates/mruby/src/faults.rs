@@ -51,17 +51,21 @@ pub fn panic_in_each_function(
         let got = run(CALL);
         if defined.is_err() || NEXT.take().is_some() {
             wrong.push(format!(
-                "function {number} of the list was not called by Ruby"
+                "the Ruby method did not call the Rust function {number}"
             ));
         }
         if !got.contains("panic: on purpose") {
-            wrong.push(format!("function {number} of the list gave {got}"));
+            wrong.push(format!(
+                "the panic of the Rust function {number} is not the exception in Ruby: {got}"
+            ));
         }
         // Several scripts run after the panic, because one script can leave something broken for the next.
         for _ in 0..3 {
             let after = run(AFTER);
             if !after.contains("1[1]") {
-                wrong.push(format!("after {number}: {after}"));
+                wrong.push(format!(
+                    "a script fails after the panic of the Rust function {number}: {after}"
+                ));
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::{Kind, Value, Vm};
 /// A function in Rust that is a method in Ruby. A panic in it becomes an exception.
 pub type Function = fn(&Vm, &Call<'_>) -> Result<Value, Leave>;
 
-/// What a function in Rust does instead of returning a value to Ruby: it raises an exception, or waits.
+/// What a Rust function that Ruby has called does in place of returning a value: raise an exception, or make the fiber wait.
 #[derive(Debug)]
 pub enum Leave {
     /// The function raises this exception.

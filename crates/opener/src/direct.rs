@@ -44,7 +44,7 @@ impl RunningCommand {
                 let mut text = String::new();
                 match File::from(pipe).read_to_string(&mut text) {
                     Ok(_) if !text.is_empty() => text,
-                    _ => "its exit status is unknown".to_owned(),
+                    _ => "the exit status is unknown".to_owned(),
                 }
             }
         }

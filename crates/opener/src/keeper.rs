@@ -196,7 +196,7 @@ pub fn keep(
 fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     let text = || {
         let text = name.to_str();
-        text.ok_or_else(|| io::Error::other("it is not UTF-8"))
+        text.ok_or_else(|| io::Error::other("the path or command of the task is not UTF-8"))
     };
     match task {
         Task::LogFile => direct::log_file(text()?).map(Some),
@@ -271,7 +271,7 @@ mod tests {
         requests: &[(u8, &str)],
     ) -> Vec<Result<Option<OwnedFd>, String>> {
         answers_learning(allowed, requests, |_| {
-            Err("it has nothing to learn".to_owned())
+            Err("this keeper has no configuration to read".to_owned())
         })
     }
 

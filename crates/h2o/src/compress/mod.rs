@@ -167,7 +167,7 @@ impl Summary {
         let saved = self.original - self.compressed;
         let percent = (saved * 100).checked_div(self.original).unwrap_or(0);
         format!(
-            "{} variants published, {} current, {} not smaller; saved {saved} of {} bytes ({percent} %)\n",
+            "{} variants published, {} up to date, {} not smaller than the file; saved {saved} of {} bytes ({percent} %)\n",
             self.published, self.current, self.not_smaller, self.original,
         )
     }

@@ -250,6 +250,9 @@ mod tests {
         );
         assert!(!variant.exists());
         let left = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(left, 1, "temporary files are left");
+        assert_eq!(
+            left, 1,
+            "the directory has only the file, and no temporary files"
+        );
     }
 }

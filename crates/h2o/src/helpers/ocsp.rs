@@ -32,7 +32,7 @@ const HELP: &str = "Usage: fetch-ocsp-response [options] [CERTIFICATE-FILE]
 Options:
   --issuer=FILE        the certificate of the issuer (default: it is among the
                        others of CERTIFICATE-FILE)
-  --openssl=COMMAND    without effect: no program is needed
+  --openssl=COMMAND    has no effect: this command runs no openssl
   --help
 
 CERTIFICATE-FILE is standard input by default. The exit status is 75 if a later
@@ -64,7 +64,10 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
             }
             Argument::Option(Flag::Issuer, path) => issuer = path,
             Argument::Option(Flag::OpenSsl, _) => {
-                report!(warning, "--openssl has no effect: no program is needed");
+                report!(
+                    warning,
+                    "--openssl has no effect: this command runs no openssl"
+                );
             }
             Argument::Word(word) => file = Some(word),
             Argument::End => {}

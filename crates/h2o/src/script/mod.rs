@@ -148,8 +148,10 @@ const KNOWN: &[Known<Flag>] = &[
     letter('p', "path", true, Flag::Path)
         .help("PATH", "the path that the script answers (default: /)"),
     letter('t', "test", true, Flag::Test).help("FILE", "file of requests and assertions"),
-    long("timeout", true, Flag::Timeout)
-        .help("SECONDS", "longest time of a response (default: 30)"),
+    long("timeout", true, Flag::Timeout).help(
+        "SECONDS",
+        "how long a response of the script may take (default: 30)",
+    ),
     help(Flag::Help),
 ];
 

@@ -78,7 +78,7 @@ pub(crate) fn read_pid(path: &Path) -> Result<Pid, Failure> {
         |why: &str| Failure::system(format!("failed to read pid file:{}:{why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| failed(&reason(&error)))?;
     let number = text.trim().parse().ok().filter(|pid| *pid > 0);
-    let number = number.ok_or_else(|| failed("it contains no process id"))?;
+    let number = number.ok_or_else(|| failed("the file contains no process id"))?;
     Ok(Pid::from_raw(number))
 }
 

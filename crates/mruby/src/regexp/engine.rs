@@ -60,7 +60,10 @@ fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Re
         let text = error.to_string();
         // An error of the engine can have several lines, of which the last one says the reason.
         let reason = text.lines().rfind(|line| !line.trim().is_empty());
-        reason.unwrap_or("it is not supported").trim().to_owned()
+        reason
+            .unwrap_or("the engine does not support the pattern")
+            .trim()
+            .to_owned()
     })
 }
 
@@ -134,7 +137,9 @@ impl Regexp {
         built.as_ref().map_err(|reason| {
             Leave::New(
                 "RegexpError",
-                format!("the subject is not UTF-8, and the pattern fits no octets: {reason}"),
+                format!(
+                    "the text to search is not UTF-8, and the pattern matches UTF-8 only: {reason}"
+                ),
             )
         })
     }

@@ -306,7 +306,7 @@ impl Translator<'_> {
     /// The character that `\x` escapes mean: the first octet if it is ASCII, else the UTF-8 character of this and the
     /// following octets.
     fn octets(&mut self, first: u32) -> Result<char, &'static str> {
-        const NO_CHARACTER: &str = "octets that are no character are not supported";
+        const NO_CHARACTER: &str = "`\\x` escapes that form no UTF-8 character are not supported";
         let first = u8::try_from(first).map_err(|_| "too big number")?;
         if first < 0x80 {
             return Ok(first.into());
@@ -346,7 +346,7 @@ impl Translator<'_> {
             }
         }
         if self.reading == Reading::Octets {
-            return Err("character properties need a subject in UTF-8");
+            return Err("character properties (`\\p`) match text in UTF-8 only");
         }
         let folded = name.to_ascii_lowercase();
         if let Some(set) = bracket(&folded, Reading::Characters) {
@@ -483,9 +483,7 @@ impl Translator<'_> {
                 self.literal('\x08');
                 Ok(true)
             }
-            'R' | 'X' => {
-                Err("\\R and \\X match several characters, and cannot stand in a character class")
-            }
+            'R' | 'X' => Err("`\\R` and `\\X` cannot stand in a character class"),
             _ => {
                 let character = self.character(next)?;
                 self.literal(character);

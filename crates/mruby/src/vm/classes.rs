@@ -201,8 +201,9 @@ impl Vm {
         value: Value,
         read: impl FnOnce(&T) -> R,
     ) -> Result<R, Leave> {
-        self.try_object(value, read)
-            .ok_or_else(|| Leave::type_error("wrong kind of object"))
+        self.try_object(value, read).ok_or_else(|| {
+            Leave::type_error("the object has no data of the Rust type that the method needs")
+        })
     }
 
     /// Like [`Vm::with_object`], but `None` if `value` does not own an object of this type.

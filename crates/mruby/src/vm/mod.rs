@@ -317,7 +317,9 @@ impl Vm {
         }
         let seen = seen.0.borrow();
         if *seen != ["Some(42)", "expected (RuntimeError)"] {
-            return Err(format!("its self-test gave {seen:?}"));
+            return Err(format!(
+                "two test scripts gave {seen:?} in place of the expected results"
+            ));
         }
         Ok(())
     }

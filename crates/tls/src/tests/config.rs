@@ -481,7 +481,9 @@ fn keys_come_in_all_the_usual_forms() {
             "[f:2] failed to load private key file:DIR/x.key:{reason} (column 11)"
         ))
     };
-    let encrypted = error("encrypted keys are not supported; decrypt it with `openssl pkey`");
+    let encrypted = error(
+        "the private key is encrypted, which is not supported; decrypt the key with `openssl pkey`",
+    );
     assert_eq!(check(&rsa, &pem("ENCRYPTED PRIVATE KEY", b"x")), encrypted);
     let old = pkcs1.replace(
         "KEY-----\nMI",
@@ -491,7 +493,7 @@ fn keys_come_in_all_the_usual_forms() {
     assert_eq!(check(&rsa, "nothing"), error("no private key in PEM form"));
     assert_eq!(
         check(&rsa, &pem("PRIVATE KEY", b"nonsense")),
-        error("not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key")
+        error("the key is not an RSA (2048 to 8192 bits), ECDSA or Ed25519 key")
     );
     // A malformed PEM section is an error; the key does not count as missing.
     assert!(check(&rsa, "-----BEGIN PRIVATE KEY-----\nMII\n").is_err());
