@@ -329,7 +329,10 @@ fn a_directory_that_others_can_write_to_is_refused() {
             "{ size: 10000000 }",
             "cannot find mandatory attribute: directory",
         ),
-        ("{ directory: '' }", "the directory must have a name"),
+        (
+            "{ directory: '' }",
+            "the path of the directory cannot be empty",
+        ),
         (
             "{ directory: /d, size: 1000 }",
             "argument must be >= 1048576",

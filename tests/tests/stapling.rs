@@ -236,7 +236,7 @@ fn a_response_that_does_not_count_is_not_stapled_and_the_last_good_one_stays() {
             b"<html>not found</html>".to_vec(),
         ),
         (
-            "the response is not of this certificate",
+            "the response is about another certificate",
             make("1235", "ca"),
         ),
         (

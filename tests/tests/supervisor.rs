@@ -757,7 +757,7 @@ fn no_new_connection_over_http3_waits_for_a_generation_that_hangs() {
     let (pid, first) = (server.pid(), worker(server.pid()));
     send(first, Signal::STOP);
     send(pid, Signal::HUP);
-    server.wait_for_message("an older generation of this server hangs");
+    server.wait_for_message("an older process of this server hangs");
     talk(&server, "files");
     // When the stopped process continues, it ends as it was told to.
     send(first, Signal::CONT);

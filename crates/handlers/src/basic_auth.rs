@@ -89,7 +89,7 @@ fn file_and_realm<'a>(command: &Command<'a>) -> Result<Option<(&'a str, &'a str)
         }
     };
     if file.is_empty() || file.contains('\0') {
-        return Err(command.error("not a file name"));
+        return Err(command.error("the name of the file is empty or has a NUL character"));
     }
     Ok(Some((file, realm)))
 }

@@ -150,7 +150,7 @@ fn origin(node: &Node) -> Result<Box<str>, Error> {
         && !host.contains(['/', '?', '#', '@']);
     if !is_good {
         return Err(node
-            .error("not an origin")
+            .error(format!("`{text}` is not an origin"))
             .with_hint("expected an origin such as `https://www.example.com`, without a path"));
     }
     Ok(text.to_ascii_lowercase().into())
@@ -163,7 +163,8 @@ fn tokens(attributes: &Attributes<'_>, name: &str) -> Result<String, Error> {
     for node in nodes {
         let token = node.scalar()?;
         if !h2o_http::is_token(token.as_bytes()) {
-            return Err(node.error(format!("`{token}` is not the name of a method or header")));
+            let error = node.error(format!("`{token}` is not the name of a method or header"));
+            return Err(error.with_hint("write several names as a list, such as `[GET, PUT]`"));
         }
         list.push(token);
     }

@@ -12,20 +12,25 @@ use crate::network::Network;
 use crate::watched_file::{Loaded, WatchedFile};
 
 const ATTRIBUTES: [Attribute; 3] = [
-    Attribute::required("file", Kinds::SCALAR, "FILE", "The page."),
+    Attribute::required(
+        "file",
+        Kinds::SCALAR,
+        "FILE",
+        "The HTML file whose content clients get.",
+    ),
     Attribute::optional(
         "retry-after",
         Kinds::SCALAR,
         "SECONDS",
         "",
-        "Sent as `retry-after`: the time after which clients may request again.",
+        "Value of the header `retry-after` of these responses: the time after which clients may request again.",
     ),
     Attribute::optional(
         "except",
         Kinds::SCALAR.or(Kinds::SEQUENCE),
         "ADDRESS[/BITS], or a sequence of these",
         "nobody",
-        "Clients that get the site and not the page, for tests of the site.",
+        "Clients that get the site in place of the maintenance page, to test the site.",
     ),
 ];
 

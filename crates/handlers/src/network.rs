@@ -21,9 +21,10 @@ impl Network {
     /// # Errors
     /// The message about a text that is not a network.
     pub(crate) fn read(node: &Node) -> Result<Self, Error> {
-        Self::parse(node.scalar()?).ok_or_else(|| {
-            node.error("not an address or a network")
-                .with_hint("expected an address or a network, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`")
+        let text = node.scalar()?;
+        Self::parse(text).ok_or_else(|| {
+            node.error(format!("`{text}` is not an address or a network"))
+                .with_hint("write an address or a network, such as `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`")
         })
     }
 

@@ -113,7 +113,9 @@ impl Template {
             .find_map(|it| text.strip_prefix(it));
         let host = match rest.unwrap_or(text).strip_prefix("//") {
             Some(host) => Some(host),
-            None if rest.is_some() => return Err("the URL has a scheme and no host".into()),
+            None if rest.is_some() => {
+                return Err("the URL has a scheme and no host; write `http://HOST/PATH`".into());
+            }
             None => None,
         };
         if let Some(host) = host {
@@ -134,7 +136,9 @@ impl Template {
                 continue;
             }
             let (name, more) = match behind.strip_prefix('{') {
-                Some(behind) => behind.split_once('}').ok_or("`${` without `}`")?,
+                Some(behind) => behind
+                    .split_once('}')
+                    .ok_or("the URL has `${` without `}`")?,
                 None => {
                     let end = behind
                         .find(|it: char| !it.is_ascii_digit())

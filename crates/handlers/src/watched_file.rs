@@ -94,7 +94,7 @@ impl<T: Send + Sync> WatchedFile<T> {
     fn read(&self) -> io::Result<Vec<u8>> {
         let file = File::open(&self.path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file"));
+            return Err(io::Error::other("the file is not a regular file"));
         }
         let mut content = Vec::new();
         file.take(MAX_LEN + 1).read_to_end(&mut content)?;

@@ -146,7 +146,10 @@ impl PeerError {
             Self::PseudoField => (Code::QPACK_DECOMPRESSION_FAILED, "invalid pseudo header"),
             Self::Masque => (Code::GENERAL_PROTOCOL_ERROR, "invalid pseudo headers"),
             Self::Overdrawn => (Code::EXCESSIVE_LOAD, "the abuse budget is used up"),
-            Self::Stalled => (Code::EXCESSIVE_LOAD, "the control streams are stalled"),
+            Self::Stalled => (
+                Code::EXCESSIVE_LOAD,
+                "the peer's flow control blocks the control streams",
+            ),
             Self::BadResponse => (Code::MESSAGE_ERROR, "protocol violation"),
             Self::Datagram => (Code::DATAGRAM_ERROR, ""),
         }

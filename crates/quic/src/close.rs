@@ -73,7 +73,10 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("client and server have no QUIC version in common")
             }
             Self::PeerError { code, reason } => {
-                write!(formatter, "error {code:#x} of the peer: {reason}")
+                write!(
+                    formatter,
+                    "closed with error {code:#x} because the peer broke the protocol: {reason}"
+                )
             }
             Self::ClosedByTransport { code, reason } => {
                 let reason = String::from_utf8_lossy(reason);
@@ -109,7 +112,9 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address => formatter.write_str("no datagram can be sent to the address"),
+            Self::Address => {
+                formatter.write_str("no datagram can be sent to the address of the server")
+            }
             Self::Tls(reason) => formatter.write_str(reason),
         }
     }

@@ -115,7 +115,7 @@ impl fmt::Display for TlsError {
             Self::Handshake(error) => error.fmt(f),
             Self::HandshakeTooLarge => f.write_str("TLS handshake is too large"),
             Self::RecordOverflow => f.write_str("TLS record is too long"),
-            Self::BadRecordMac => f.write_str("TLS record does not authenticate"),
+            Self::BadRecordMac => f.write_str("TLS record has a wrong authentication tag"),
             Self::UnexpectedMessage => f.write_str("unexpected TLS message"),
             Self::Decode => f.write_str("malformed TLS message"),
             Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
@@ -131,7 +131,7 @@ impl fmt::Display for TlsError {
                 let name = AlertDescription::from(*description);
                 write!(f, "peer sent TLS alert {description} ({name:?})")
             }
-            Self::KeysExhausted => f.write_str("TLS keys are used up"),
+            Self::KeysExhausted => f.write_str("the TLS keys have encrypted as many records as is safe"),
             Self::Closed => f.write_str("TLS connection is closed"),
             Self::NotReady => f.write_str("TLS handshake is not complete"),
             Self::Crypto => f.write_str("TLS cryptography failed"),

@@ -285,7 +285,7 @@ async fn connect_http3(
             let now = worker.clock.now();
             memory.update(|memory| memory.fail(now));
             let text = format!(
-                "no HTTP/3 connection, not tried again for {} seconds: {}",
+                "no HTTP/3 connection could be opened; HTTP/3 is not tried again for {} seconds: {}",
                 memory.get().pause(now).as_secs(),
                 failure.text
             );

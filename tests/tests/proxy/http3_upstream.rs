@@ -107,7 +107,7 @@ fn without_quic_other_versions_are_used() {
         }
         server.wait_for_message("no HTTP/3 connection");
         let messages = server.messages();
-        let warnings = messages.matches("no HTTP/3 connection, not tried again for 10 seconds");
+        let warnings = messages.matches("HTTP/3 is not tried again for 10 seconds");
         assert_eq!(warnings.count(), 1, "{messages}");
     }
 }

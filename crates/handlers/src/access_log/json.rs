@@ -77,7 +77,9 @@ pub(super) fn format(chosen: Option<&Node>) -> Result<String, Error> {
         Some(node) => {
             let fields = node.sequence()?;
             if fields.is_empty() {
-                return Err(node.error("lists no field; write for example `[time, path, status]`"));
+                return Err(node.error(
+                    "the list of fields is empty; write for example `[time, path, status]`",
+                ));
             }
             for field in fields {
                 format.add_chosen(field)?;
@@ -139,7 +141,9 @@ fn known(name: &str) -> Option<&'static str> {
 fn header_name<'a>(field: &Node, name: &'a str) -> Result<&'a str, Error> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || !name.bytes().all(is_plain) {
-        return Err(field.error(format!("`{name}` is not the name of a header")));
+        return Err(field.error(format!(
+            "`{name}` is not a header name of letters, digits, `-` and `_`"
+        )));
     }
     Ok(name)
 }

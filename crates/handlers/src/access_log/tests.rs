@@ -493,7 +493,7 @@ fn faults_of_the_directive_are_placed() {
         ),
         (
             "access-log: {path: a, format: json, fields: []}",
-            "[f:1] in command access-log, lists no field; write for example `[time, path, status]` (column 45)",
+            "[f:1] in command access-log, the list of fields is empty; write for example `[time, path, status]` (column 45)",
         ),
         (
             "access-log: {path: a, format: json, fields: [path, host, path]}",
@@ -501,7 +501,7 @@ fn faults_of_the_directive_are_placed() {
         ),
         (
             "access-log: {path: a, format: json, fields: ['request-header.a}i']}",
-            "[f:1] in command access-log, `a}i` is not the name of a header (column 46)",
+            "[f:1] in command access-log, `a}i` is not a header name of letters, digits, `-` and `_` (column 46)",
         ),
     ];
     for (text, want) in cases {

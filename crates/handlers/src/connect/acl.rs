@@ -37,7 +37,7 @@ impl Acl {
                 .ok_or_else(|| node.error("ACL entry must be a scalar"))?;
             AclEntry::parse(text).map_err(|message| {
                 node.error(message).with_hint(
-                    "addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`",
+                    "write addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`",
                 )
             })
         });

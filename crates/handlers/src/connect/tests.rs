@@ -26,11 +26,11 @@ fn what_cannot_be_read_is_refused() {
         ),
         (
             "proxy.connect-udp: [ '*' ]",
-            "[f:1] in command proxy.connect-udp, ACL entry must begin with + or - (column 22; addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
+            "[f:1] in command proxy.connect-udp, ACL entry must begin with + or - (column 22; write addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
         ),
         (
             "proxy.connect: [ '+a.example' ]",
-            "[f:1] in command proxy.connect, failed to parse address (column 18; addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
+            "[f:1] in command proxy.connect, failed to parse address (column 18; write addresses, not names, such as `+192.0.2.0/24:443`, `-[::1]` or `+*:443`)",
         ),
         (
             "proxy.proxy-status.identity: \"a\\tb\"",

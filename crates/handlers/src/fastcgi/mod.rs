@@ -221,7 +221,7 @@ const SPAWN: [Attribute; 2] = [
         Kinds::SCALAR,
         "USER",
         "the user of the server",
-        "The user that runs it. Another one than that of the server needs root.",
+        "The user as which the command runs. For another user than that of the server, the server must be started by root.",
     ),
 ];
 

@@ -54,11 +54,15 @@ fn read_rule(node: &Node) -> Result<Rule, Error> {
     };
     if name.is_empty() || name.contains('/') {
         return Err(node
-            .error(format!("`{text}` is not the pattern of a name"))
-            .with_hint("names have no slash: `.*` hides dot files in every directory"));
+            .error(format!(
+                "the pattern `{text}` matches no name of a file or directory"
+            ))
+            .with_hint(
+                "write a name or pattern without a slash: `.*` hides dot files in every directory",
+            ));
     }
     let pattern = Pattern::new(name)
-        .map_err(|error| node.error(format!("`{text}` is not a pattern: {}", error.msg)))?;
+        .map_err(|error| node.error(format!("the pattern `{text}` is malformed: {}", error.msg)))?;
     Ok(Rule { pattern, hides })
 }
 

@@ -80,7 +80,7 @@ pub(super) const INDEX: Directive<Scope> = Directive {
                 .as_str()
                 .ok_or_else(|| command.error("argument must be a sequence of scalars"))?;
             if name.is_empty() {
-                return Err(node.error("an index file must have a name"));
+                return Err(node.error("the name of an index file cannot be empty"));
             }
             file_name(node)
         });

@@ -69,12 +69,12 @@ fn read_path(node: &Node) -> Result<Box<str>, Error> {
     let text = node.scalar()?;
     let is_path = text.starts_with('/') && !text.starts_with("//") || text.starts_with("$path");
     if !is_path || text.bytes().any(|byte| byte.is_ascii_control()) {
-        return Err(node.error("not a path").with_hint(
+        return Err(node.error(format!("`{text}` is not a path")).with_hint(
             "expected paths such as `$path.html` or `/index.html`; the last one may be a status such as `=404`",
         ));
     }
     if text.split('/').any(|part| part == "..") {
-        return Err(node.error("a path cannot lead out of the directory"));
+        return Err(node.error("a path cannot have `..`, which leads out of the directory"));
     }
     Ok(text.into())
 }

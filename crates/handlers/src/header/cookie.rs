@@ -9,7 +9,9 @@ pub(super) fn read_all(list: &[Node]) -> Result<Box<[Box<str>]>, Error> {
         .map(|node| {
             let name = node.scalar()?.trim_ascii();
             if name.is_empty() || name.contains(['=', ';']) {
-                return Err(node.error("invalid cookie name"));
+                return Err(node
+                    .error("invalid cookie name")
+                    .with_hint("write a name without `=` and `;`"));
             }
             Ok(name.into())
         })

@@ -159,7 +159,7 @@ const ATTRIBUTES: [Attribute; 2] = [
     Attribute::required(
         "header",
         Kinds::SCALAR.or(Kinds::SEQUENCE),
-        "a line or name as above, or a sequence of those",
+        "`NAME: VALUE`, NAME or COOKIE, whichever the directive takes; or a sequence of those",
         "The headers or cookies to edit.",
     ),
     Attribute::optional(
@@ -482,7 +482,7 @@ mod tests {
             ),
             (
                 "header.cookie.unset: 'a=b'",
-                "[f:1] in command header.cookie.unset, invalid cookie name (column 22)".to_owned(),
+                "[f:1] in command header.cookie.unset, invalid cookie name (column 22; write a name without `=` and `;`)".to_owned(),
             ),
         ];
         for (config, want) in cases {

@@ -89,7 +89,7 @@ impl<T> Arrival<T> {
                 Err(Leave::runtime("another fiber waits for this response"))
             }
             State::Taken => Err(Leave::runtime(
-                "the result of this request was taken before",
+                "the response to this request has been read already",
             )),
         }
     }

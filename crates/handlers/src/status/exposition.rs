@@ -219,11 +219,15 @@ fn connections(text: &mut Text, worker: &Worker) {
 
 fn memory_and_cache(text: &mut Text, worker: &Worker) {
     if let Some(bytes) = resident() {
-        text.gauge("h2o_resident_bytes", "Memory of the process.", bytes);
+        text.gauge(
+            "h2o_resident_bytes",
+            "Resident memory of the process in bytes.",
+            bytes,
+        );
     }
     text.gauge(
         "h2o_temp_files_bytes",
-        "Size of the temporary files.",
+        "Size of all temporary files in bytes.",
         worker.shared.temp_files.used(),
     );
     let count = |counter: Counter| total(worker, counter.name());
@@ -241,7 +245,7 @@ fn memory_and_cache(text: &mut Text, worker: &Worker) {
     }
     text.gauge(
         "h2o_scripts_bytes",
-        "What scripts have allocated.",
+        "Bytes that scripts have allocated.",
         count(Counter::ScriptBytes),
     );
     text.counters(
@@ -344,7 +348,7 @@ fn requests(text: &mut Text, all: &[Series]) {
     text.family(
         "histogram",
         name,
-        "From the first octet of a request to the end of its response.",
+        "Time from the first byte of a request to the end of its response, in seconds.",
     );
     for series in all {
         let (host, path) = (&*series.labels.host, &*series.labels.path);

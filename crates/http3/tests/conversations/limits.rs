@@ -187,7 +187,7 @@ fn a_client_that_does_not_let_us_acknowledge_is_closed() {
     let last = talk.events.last().map(String::as_str);
     assert_eq!(
         last,
-        Some("close H3_EXCESSIVE_LOAD the control streams are stalled")
+        Some("close H3_EXCESSIVE_LOAD the peer's flow control blocks the control streams")
     );
 }
 

@@ -147,7 +147,7 @@ impl Handover {
             let text = reason(&error);
             report!(
                 error,
-                "failed to start the thread that passes QUIC packets to other generations of this server: {text}"
+                "failed to start the thread that passes QUIC packets to older and newer processes of this server: {text}"
             );
         }
     }
@@ -155,7 +155,7 @@ impl Handover {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the thread that talks to other generations has no worker's clock"
+    reason = "the thread that talks to other processes of the server has no worker's clock"
 )]
 fn now() -> Instant {
     Instant::now()
@@ -328,7 +328,7 @@ impl Talk {
                         let text = reason(&error.into());
                         report!(
                             error,
-                            "QUIC packets for connections of other generations of this server are lost: {text}"
+                            "QUIC packets for connections of older and newer processes of this server are lost: {text}"
                         );
                         return;
                     }
@@ -368,7 +368,7 @@ impl Talk {
         if self.older.iter().any(|older| !older.has_stopped) && self.stop_by <= now() {
             report!(
                 warning,
-                "an older generation of this server hangs: this process reads the QUIC packets without waiting for it any longer"
+                "an older process of this server hangs: this process reads the QUIC packets without waiting for the older one any longer"
             );
             for older in &mut self.older {
                 older.has_stopped = true;

@@ -428,7 +428,9 @@ impl Source {
             } => match sizes.get(self.number) {
                 Some(size) => (*size, *is_gated),
                 None if *fails => {
-                    let error = BodyError::Failed("as planned".to_owned());
+                    let error = BodyError::Failed(
+                        "the response body fails as the test has planned".to_owned(),
+                    );
                     return Poll::Ready(Some(Err(error)));
                 }
                 None => return Poll::Ready(None),

@@ -303,6 +303,6 @@ fn controller(node: &Node) -> Result<Controller, Error> {
         .find(|(word, _)| word.eq_ignore_ascii_case(text));
     word.map(|(_, controller)| *controller).ok_or_else(|| {
         node.error("specified congestion controller is unknown or unsupported for QUIC")
-            .with_hint("`auto`, `reno`, `cubic` or `pico`")
+            .with_hint("write `auto`, `reno`, `cubic` or `pico`")
     })
 }

@@ -430,7 +430,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         |scope, command| {
             let path = command.node.scalar()?;
             if path.len() >= 242 {
-                return Err(command.error("path is too long"));
+                return Err(command
+                    .error("path is too long")
+                    .with_hint("write a path of at most 241 bytes"));
             }
             settings(scope).temp_buffer_path = path.into();
             Ok(())

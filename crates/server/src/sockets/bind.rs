@@ -167,7 +167,7 @@ fn open_handover(
     let sockets: Vec<&OwnedFd> = of_quic.flat_map(|(_, sockets)| sockets).collect();
     Handover::open(&sockets, generation).map_err(|error| {
         let text = reason(&error);
-        format!("failed to open a socket for QUIC packets of other generations: {text}")
+        format!("failed to open a socket for QUIC packets of older and newer processes of this server: {text}")
     })
 }
 

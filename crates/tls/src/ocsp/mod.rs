@@ -121,7 +121,7 @@ impl fmt::Display for OcspError {
         let text = match self {
             Self::NoCertificate => "there is no certificate, or it is malformed",
             Self::NoIssuer => {
-                "the file has no certificate of the issuer; append it, the responder cannot be asked without it"
+                "the file lacks the certificate of the issuer, without which the responder cannot be asked; append that certificate"
             }
             Self::Malformed => "the answer is not an OCSP response",
             Self::Refused(status) => {
@@ -135,13 +135,13 @@ impl fmt::Display for OcspError {
                 };
                 return write!(f, "the responder answered with {meaning}");
             }
-            Self::OtherCertificate => "the response is not of this certificate",
+            Self::OtherCertificate => "the response is about another certificate",
             Self::Unknown => "the responder does not know the certificate",
             Self::NotSigned => {
                 "the response is signed neither by the issuer nor by a responder that the issuer has certified"
             }
             Self::NotYetValid => "the response is not valid yet",
-            Self::Ended => "the response is not valid any more",
+            Self::Ended => "the response has expired",
         };
         f.write_str(text)
     }

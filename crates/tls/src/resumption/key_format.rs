@@ -127,7 +127,7 @@ fn parse_key(node: &Node) -> Result<TicketKey, h2o_config::Error> {
         );
     }
     TicketKey::new(name, algorithms, &material, not_before, not_after)
-        .map_err(|_| key_node.error("`key` is not usable"))
+        .map_err(|_| key_node.error("the cipher and the hash cannot use this `key`"))
 }
 
 fn parse_time(node: &Node) -> Result<u64, h2o_config::Error> {

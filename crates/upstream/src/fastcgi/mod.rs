@@ -82,7 +82,7 @@ impl fmt::Display for FastcgiError {
             }
             Self::HeadTooLong => out.write_str("received broken response"),
             Self::UnexpectedRecord(kind) => write!(out, "received unexpected record, type: {kind}"),
-            Self::Client => out.write_str("the request body did not arrive"),
+            Self::Client => out.write_str("the client did not send the whole request body"),
         }
     }
 }

@@ -14,11 +14,23 @@ fn values_are_checked() {
             "file.index: [[a]]",
             "argument must be a sequence of scalars",
         ),
-        ("file.index: ['']", "an index file must have a name"),
+        (
+            "file.index: ['']",
+            "the name of an index file cannot be empty",
+        ),
         ("file.dirlisting: YES", "argument must be one of: OFF,ON"),
-        ("file.hide: a/b", "`a/b` is not the pattern of a name"),
-        ("file.hide: ['']", "`` is not the pattern of a name"),
-        ("file.hide: ['!']", "`!` is not the pattern of a name"),
+        (
+            "file.hide: a/b",
+            "the pattern `a/b` matches no name of a file or directory",
+        ),
+        (
+            "file.hide: ['']",
+            "the pattern `` matches no name of a file or directory",
+        ),
+        (
+            "file.hide: ['!']",
+            "the pattern `!` matches no name of a file or directory",
+        ),
         ("file.hide: [[a]]", "argument must be a scalar"),
         ("file.hide: {a: b}", "argument cannot be a mapping"),
         ("file.etag: 1", "argument must be one of: OFF,ON"),

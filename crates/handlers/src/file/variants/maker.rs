@@ -158,7 +158,7 @@ fn clean(store: &VariantStore, failures: &LineLimit) -> u64 {
         if let Some(held_back) = failures.admit() {
             report!(
                 warning,
-                "compress.cache: {} cannot be cleaned: {}{held_back}",
+                "compress.cache: compressed forms cannot be removed from {}: {}{held_back}",
                 shown(store.directory()),
                 reason(&error)
             );

@@ -80,7 +80,7 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let directory = attributes.require("directory")?;
     let path = super::settings::file_name(directory)?;
     if path.is_empty() {
-        return Err(directory.error("the directory must have a name"));
+        return Err(directory.error("the path of the directory cannot be empty"));
     }
     let size = match attributes.get("size") {
         Some(size) => size.quantity(Unit::Bytes, "%zu", 1 << 20..=u64::MAX)?,

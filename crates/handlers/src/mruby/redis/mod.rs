@@ -110,7 +110,7 @@ fn open(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
 fn seconds(value: Value) -> Result<Duration, Leave> {
     let seconds = value
         .as_float()
-        .ok_or_else(|| Leave::type_error("a time limit must be a number of seconds"))?;
+        .ok_or_else(|| Leave::type_error("a timeout of H2O::Redis must be a number of seconds"))?;
     let longest = 86_400.0 * 365.0;
     Ok(Duration::from_secs_f64(seconds.clamp(0.0, longest)))
 }
@@ -135,7 +135,7 @@ fn of_link<T>(
         Rc::clone(&connection.link)
     })?;
     send(&link, &texts).map_err(|Full| {
-        let text = "too much data waits to be sent".to_owned();
+        let text = "too much data waits to be sent to the Redis server".to_owned();
         Leave::New("H2O::Redis::ConnectionError", text)
     })
 }

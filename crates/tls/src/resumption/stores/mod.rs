@@ -22,15 +22,21 @@ pub(crate) const MEMCACHED_ATTRIBUTES: [Attribute; 3] = [
         "host",
         Kinds::SCALAR,
         "HOST",
-        "The server's name or address.",
+        "The name or address of the memcached server.",
     ),
-    Attribute::optional("port", Kinds::SCALAR, "PORT", "11211", "Its port."),
+    Attribute::optional(
+        "port",
+        Kinds::SCALAR,
+        "PORT",
+        "11211",
+        "The port of the memcached server.",
+    ),
     Attribute::optional(
         "protocol",
         Kinds::SCALAR,
         "BINARY|ASCII",
         "BINARY",
-        "The protocol of memcached that this server speaks.",
+        "In which of the two protocols of memcached h2o sends commands to the memcached server.",
     ),
 ];
 
@@ -40,9 +46,15 @@ pub(crate) const REDIS_ATTRIBUTES: [Attribute; 2] = [
         "host",
         Kinds::SCALAR,
         "HOST",
-        "The server's name or address.",
+        "The name or address of the Redis server.",
     ),
-    Attribute::optional("port", Kinds::SCALAR, "PORT", "6379", "Its port."),
+    Attribute::optional(
+        "port",
+        Kinds::SCALAR,
+        "PORT",
+        "6379",
+        "The port of the Redis server.",
+    ),
 ];
 
 /// The software of a store that several servers share.
