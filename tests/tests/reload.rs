@@ -219,7 +219,7 @@ hosts: {{ default: {{ paths: {{ /: {{ status: ON }} }} }} }}
     ];
     for (name, address) in wants {
         let want = format!(
-            "[warning] `{name}` of `listen` {address} cannot change while the server runs: it stays as it was until a restart\n"
+            "[warning] `{name}` of `listen` {address} cannot change while the server runs: the old value counts until a restart\n"
         );
         assert!(errors.contains(&want), "{want}{errors}");
     }

@@ -160,7 +160,9 @@ fn lines_stay_in_the_old_log_when_the_new_one_cannot_be_opened() {
     fs::rename(from, to).expect("the file exists");
     send(&server, Signal::USR1);
     server.wait_for_message("reopened logs, except those that failed");
-    server.wait_for_message("/logs/log:No such file or directory; its lines still go to the file");
+    server.wait_for_message(
+        "/logs/log:No such file or directory; the lines of this log still go to the file",
+    );
     let _ = server.ask("GET /1");
     let folder = server.stop();
     assert_eq!(folder.read("moved/log"), "/1\n");

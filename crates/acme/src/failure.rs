@@ -67,7 +67,9 @@ impl From<instant_acme::Error> for Failure {
                 )
             }
             E::Json(error) => {
-                let text = format!("the answer is not that of an ACME server: {error}");
+                let text = format!(
+                    "the answer of the authority (`server`) is not in the ACME protocol: {error}"
+                );
                 Self::new(Cause::Unreachable, text)
             }
             E::Timeout(_) => Self::refused(

@@ -213,7 +213,7 @@ impl Control for RunningServer<'_> {
         for failure in &failures {
             report!(
                 error,
-                "{failure}; its lines still go to the file that was open before"
+                "{failure}; the lines of this log still go to the file that was open before"
             );
         }
         let certificates = self.server.reload_certificates();

@@ -414,7 +414,7 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
   mrb_value code;
   mrb_get_args(mrb, "o", &code);
   if (mrb_type(code) != MRB_TT_PROC || MRB_PROC_CFUNC_P(mrb_proc_ptr(code)))
-    mrb_raise(mrb, E_TYPE_ERROR, "no compiled code");
+    mrb_raise(mrb, E_TYPE_ERROR, "the argument is not compiled code");
   return mrb_exec_irep(mrb, self, mrb_proc_ptr(code));
 }
 
@@ -555,7 +555,7 @@ static mrb_value compile(mrb_state *mrb, struct shim_work *work)
     result = mrb_obj_value(proc);
   } else {
     work->fault->line = work->line;
-    strcpy(work->fault->message, "the code cannot be generated");
+    strcpy(work->fault->message, "mruby cannot generate code for this script");
     work->fault->len = strlen(work->fault->message);
   }
   mrb_parser_free(parser);

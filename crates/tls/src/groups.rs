@@ -59,9 +59,10 @@ pub(crate) fn parse(node: &Node) -> Result<Vec<&'static dyn SupportedKxGroup>, E
                 .any(|known| known.eq_ignore_ascii_case(name));
             if is_known {
                 item.error(format!("key-exchange not supported: {name}"))
+                    .with_hint("`h2o --version` lists those that are")
             } else {
                 item.error(format!("key-exchange not found: {name}"))
-                    .with_hint("`h2o --version` lists all")
+                    .with_hint("`h2o --version` lists all key exchanges")
                     .did_you_mean(nearest(name, names()))
             }
         })?;

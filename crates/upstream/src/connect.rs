@@ -91,9 +91,10 @@ async fn connect_any(
 ) -> Result<NewConnection, Failure> {
     let upstream = &local.upstream;
     let Some(descriptor) = descriptor(worker, local) else {
-        return Err(
-            Failure::unsent("too many open connections").with_cause(FailureCause::NoDescriptor)
-        );
+        return Err(Failure::unsent(
+            "no file descriptor is left for a connection to a backend (RLIMIT_NOFILE)",
+        )
+        .with_cause(FailureCause::NoDescriptor));
     };
     let mut last = Failure::unsent("connection failure");
     while let Some(backend) = backends.next(upstream, worker.clock.now()) {

@@ -35,7 +35,9 @@ enum Event {
 /// Runs the FastCGI application until the server closes the pipe.
 pub(super) fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mut next = || {
-        let missing = || Failure::config("run-application is started by the server only");
+        let missing = || {
+            Failure::config("run-application is not for users: only the server starts this command")
+        };
         arguments.next().ok_or_else(missing)
     };
     let (pipe, directory, user, command) = (next()?, PathBuf::from(next()?), next()?, next()?);

@@ -205,7 +205,11 @@ fn start_of(vm: &Vm, subject: Value, position: Value) -> Result<Option<usize>, L
     let position = match position.kind() {
         Kind::Nil => 0,
         Kind::Integer => position.as_integer().unwrap_or(0),
-        _ => return Err(Leave::type_error("the position is no Integer")),
+        _ => {
+            return Err(Leave::type_error(
+                "the position at which the search starts is no Integer",
+            ));
+        }
     };
     let length = with_subject(vm, subject, |text| Ok(text.len()))?;
     let start = match usize::try_from(position) {

@@ -59,7 +59,7 @@ pub(crate) fn settings_that_need_restart(running: &Site, next: &Site) -> Vec<Str
     settings
         .chain(changed_socket_options(running, next))
         .map(|what| {
-            format!("[warning] {what} cannot change while the server runs: it stays as it was until a restart")
+            format!("[warning] {what} cannot change while the server runs: the old value counts until a restart")
         })
         .collect()
 }

@@ -67,7 +67,7 @@ impl Outline {
         let new = Self::without(&next.0, &self.0).map(|line| format!("+ {line}"));
         let mut lines: Vec<String> = gone.chain(new).collect();
         if lines.is_empty() && self != next {
-            lines.push("the same values are in another order".to_owned());
+            lines.push("the configuration has the same values in another order".to_owned());
         }
         lines
     }
@@ -136,7 +136,7 @@ mod tests {
             ),
             (
                 "listen: 80\nlisten: [ 82, 81 ]\nhosts: { a.test: { paths: { /: { file.dir: /srv } } } }\n",
-                &["the same values are in another order"],
+                &["the configuration has the same values in another order"],
             ),
             (
                 "listen: 80\nlisten: [ 83, 82 ]\nhosts: { a.test: { paths: { /: { file.dir: /new } } } }\n",

@@ -259,7 +259,9 @@ impl Frame {
     #[must_use]
     pub fn number_at(&self, at: usize) -> u32 {
         let bytes = self.payload.get(at..).and_then(<[u8]>::first_chunk);
-        u32::from_be_bytes(*bytes.unwrap_or_else(|| panic!("{self:?} is too short")))
+        u32::from_be_bytes(
+            *bytes.unwrap_or_else(|| panic!("the payload of this frame is too short: {self:?}")),
+        )
     }
 }
 

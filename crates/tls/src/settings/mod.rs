@@ -284,7 +284,7 @@ impl TlsSettings {
         let attributes = ssl.attributes(&ATTRIBUTES)?;
         let node = attributes.get("client-ca-file").unwrap_or(ssl);
         let error = node.error(format!(
-            "the `ssl` at {} has the same address and is used for this host as well: it has {}, this one has {}",
+            "the `ssl` at {} has the same address and is used for this host as well: that `ssl` has {}, this `ssl` has {}",
             earlier.place(),
             name(earlier),
             name(self),

@@ -131,7 +131,7 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "key-exchange-tls1.3: [secp521r1]",
-            "[f:3] key-exchange not supported: secp521r1 (column 23)",
+            "[f:3] key-exchange not supported: secp521r1 (column 23; `h2o --version` lists those that are)",
         ),
         (
             "key-exchange-tls1.3: []",

@@ -104,8 +104,9 @@ impl Sockets {
 
 impl Socket {
     fn open(worker: &Rc<Worker>, local: SocketAddr) -> io::Result<Rc<Self>> {
-        let descriptor = (worker.shared.descriptors.open())
-            .ok_or_else(|| io::Error::other("too many open connections"))?;
+        let descriptor = (worker.shared.descriptors.open()).ok_or_else(|| {
+            io::Error::other("no file descriptor is left for a QUIC socket (RLIMIT_NOFILE)")
+        })?;
         let io = std::net::UdpSocket::bind(local)?;
         let udp = udp::UdpSocket::new(&io)?;
         io.set_nonblocking(true)?;
