@@ -395,7 +395,7 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
             &[("kept", "before"), ("a", "2")],
         ),
         (
-            "an inner level replaces",
+            "an inner level replaces the value of the outer one",
             &[
                 |env| env.set("a", "1"),
                 EnvCommands::push_level,
@@ -404,7 +404,7 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
             &[("kept", "before"), ("a", "2")],
         ),
         (
-            "an inner level unsets",
+            "an inner level unsets a variable of the outer one",
             &[
                 |env| env.set("a", "1"),
                 EnvCommands::push_level,
@@ -413,12 +413,12 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
             &[("kept", "before")],
         ),
         (
-            "a level unsets before it sets, in whatever order it says so",
+            "a level unsets before it sets, in any order of its commands",
             &[|env| env.set("a", "1"), |env| env.unset("a")],
             &[("kept", "before"), ("a", "1")],
         ),
         (
-            "an outer level does not unset what an inner one sets",
+            "an outer level does not unset a variable that an inner level sets",
             &[
                 |env| env.unset("a"),
                 EnvCommands::push_level,
@@ -426,9 +426,13 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
             ],
             &[("kept", "before"), ("a", "3")],
         ),
-        ("what was there before", &[|env| env.unset("kept")], &[]),
         (
-            "what was never there",
+            "a level unsets a variable that was set before",
+            &[|env| env.unset("kept")],
+            &[],
+        ),
+        (
+            "a level unsets a variable that was never set",
             &[|env| env.unset("other")],
             &[("kept", "before")],
         ),

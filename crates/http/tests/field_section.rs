@@ -137,7 +137,7 @@ fn malformed_requests_have_different_errors() {
     let section = |error| Err(Malformed::Section(error));
     let cases: &[(&str, Fields<'_>, Result<(), Malformed>)] = &[
         (
-            "a name in upper case",
+            "a field name in upper case",
             &[("X-A", "b")],
             field(UpperCaseName),
         ),
@@ -147,12 +147,12 @@ fn malformed_requests_have_different_errors() {
             field(ConnectionSpecific),
         ),
         (
-            "another",
+            "transfer-encoding, a field of HTTP/1",
             &[("transfer-encoding", "chunked")],
             field(ConnectionSpecific),
         ),
         (
-            "another",
+            "upgrade, a field of HTTP/1",
             &[("upgrade", "websocket")],
             field(ConnectionSpecific),
         ),
@@ -163,23 +163,27 @@ fn malformed_requests_have_different_errors() {
         ),
         ("te with trailers", &[("te", "trailers")], Ok(())),
         (
-            "a length that is no number",
+            "a content-length that is no number",
             &[("content-length", "1x")],
             field(ContentLength),
         ),
         (
-            "an empty one",
+            "an empty content-length",
             &[("content-length", "")],
             field(ContentLength),
         ),
-        ("a sign", &[("content-length", "+1")], field(ContentLength)),
         (
-            "one that does not fit",
+            "a content-length with a sign",
+            &[("content-length", "+1")],
+            field(ContentLength),
+        ),
+        (
+            "a content-length of twenty digits",
             &[("content-length", "12345678901234567890")],
             field(ContentLength),
         ),
         (
-            "two that differ",
+            "two different content-lengths",
             &[("content-length", "1"), ("content-length", "2")],
             field(ContentLength),
         ),
@@ -194,12 +198,12 @@ fn malformed_requests_have_different_errors() {
             field(PseudoField),
         ),
         (
-            "one of responses",
+            "a pseudo field of responses",
             &[(":status", "200")],
             field(UnknownPseudoField),
         ),
         (
-            "one that nobody knows",
+            "an unknown pseudo field",
             &[(":other", "x")],
             field(UnknownPseudoField),
         ),
@@ -218,7 +222,7 @@ fn malformed_requests_have_different_errors() {
         assert_eq!(get_with(more).map(|_| ()), *want, "{what}");
     }
     let whole: &[(&str, Fields<'_>, Result<(), Malformed>)] = &[
-        ("nothing", &[], section(SectionError::PseudoFields)),
+        ("no fields at all", &[], section(SectionError::PseudoFields)),
         (
             "no path",
             &[(":method", "GET"), (":scheme", "https")],
@@ -289,7 +293,7 @@ fn what_is_only_refused_is_read_to_its_end() {
             Refusal::Expectation,
         ),
         (
-            "the first one counts",
+            "of two refusals the first one counts",
             &[("x", "a\nb"), ("expect", "much")],
             Refusal::ValueInvalid,
         ),
@@ -458,7 +462,7 @@ fn responses_are_read_and_malformed_ones_have_different_errors() {
             Ok((204, None, 1)),
         ),
         (
-            "its length",
+            "a response with content-length",
             Head,
             &[(":status", "200"), ("content-length", "7")],
             Ok((200, Some(7), 0)),
@@ -492,19 +496,19 @@ fn responses_are_read_and_malformed_ones_have_different_errors() {
             field(FieldError::ResponsePseudoField),
         ),
         (
-            "two digits",
+            "a status of two digits",
             Head,
             &[(":status", "20")],
             field(FieldError::ResponsePseudoField),
         ),
         (
-            "four digits",
+            "a status of four digits",
             Head,
             &[(":status", "2000")],
             field(FieldError::ResponsePseudoField),
         ),
         (
-            "no digits",
+            "a status with a letter",
             Head,
             &[(":status", "2x0")],
             field(FieldError::ResponsePseudoField),
@@ -562,7 +566,7 @@ fn responses_are_read_and_malformed_ones_have_different_errors() {
             field(FieldError::ResponsePseudoField),
         ),
         (
-            "a section of a stream that is over",
+            "a section on a stream that has ended",
             Discarded,
             &[(":status", "2"), ("x", "y"), (":path", "/")],
             Ok((200, None, 0)),

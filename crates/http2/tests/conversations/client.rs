@@ -180,12 +180,12 @@ fn responses_are_read() {
                 &["1 304 None END"],
             ),
             (
-                "fields for the hop that are tolerated",
+                "keep-alive, a field of HTTP/1, is tolerated",
                 headers(1, WHOLE, &[OK, &[("keep-alive", "1")]].concat()),
                 &["1 200 None END"],
             ),
             (
-                "a priority means nothing",
+                "the priority in HEADERS of a server is ignored",
                 frame(
                     HEADERS,
                     WHOLE | WITH_PRIORITY,
@@ -222,11 +222,11 @@ fn responses_that_are_malformed_end_their_stream() {
             headers(1, END_HEADERS, &[(":status", "101")]),
         ),
         (
-            "§8.1: an informational one that ends the stream",
+            "§8.1: an informational response that ends the stream",
             headers(1, WHOLE, &[(":status", "103")]),
         ),
         ("§8.2.1: upper case", with(&[("X", "y")])),
-        ("§8.2.1: a name that is none", with(&[("x y", "z")])),
+        ("§8.2.1: an invalid field name", with(&[("x y", "z")])),
         ("§8.2.1: NUL", with(&[("x", "\0")])),
         ("§8.2.1: a line end", with(&[("x", "a\r\nb")])),
         ("101 fields", with(&[("x", "y"); 101])),
@@ -251,7 +251,7 @@ fn responses_that_are_malformed_end_their_stream() {
     check(
         begin,
         &[(
-            "100 fields are fine, each at its place",
+            "100 fields are accepted in their order",
             headers(1, WHOLE, &[OK, &[("x", ""); 100]].concat()),
             &[&format!("1 200{} None END", " x=".repeat(100))],
         )],
@@ -290,12 +290,12 @@ fn responses_that_are_malformed_end_their_stream() {
             "1 304 None",
         ),
         (
-            "§8.1: trailers that do not end",
+            "§8.1: trailers that do not end the stream",
             [with(&[]), headers(1, END_HEADERS, &[("x", "y")])].concat(),
             "1 200 Unknown",
         ),
         (
-            "trailers that are wrong",
+            "trailers with an invalid value",
             [with(&[]), headers(1, WHOLE, &[("x", "\0")])].concat(),
             "1 200 Unknown",
         ),
@@ -352,30 +352,38 @@ fn responses_that_no_server_sends_by_mistake_end_the_connection() {
             headers(1, WHOLE, &[("x", "y")]),
             violation,
         ),
-        ("twice", headers(1, WHOLE, &[OK, OK].concat()), violation),
         (
-            "two digits",
+            ":status twice",
+            headers(1, WHOLE, &[OK, OK].concat()),
+            violation,
+        ),
+        (
+            "a status of two digits",
             headers(1, WHOLE, &[(":status", "20")]),
             violation,
         ),
         (
-            "four digits",
+            "a status of four digits",
             headers(1, WHOLE, &[(":status", "0200")]),
             violation,
         ),
-        ("none", headers(1, WHOLE, &[(":status", "")]), violation),
         (
-            "a letter",
+            "an empty status",
+            headers(1, WHOLE, &[(":status", "")]),
+            violation,
+        ),
+        (
+            "a status with a letter",
             headers(1, WHOLE, &[(":status", "2x0")]),
             violation,
         ),
         (
-            "below 100",
+            "a status below 100",
             headers(1, WHOLE, &[(":status", "099")]),
             violation,
         ),
         (
-            "behind a field",
+            ":status behind a field",
             headers(1, WHOLE, &[("x", "y"), OK[0]]),
             violation,
         ),
@@ -385,12 +393,12 @@ fn responses_that_no_server_sends_by_mistake_end_the_connection() {
             violation,
         ),
         (
-            "in trailers",
+            ":status in trailers",
             [headers(1, END_HEADERS, OK), headers(1, WHOLE, OK)].concat(),
             violation,
         ),
         (
-            "informational after final",
+            "an informational response after the final one",
             [
                 headers(1, END_HEADERS, OK),
                 headers(1, END_HEADERS, &[(":status", "103")]),
@@ -417,7 +425,7 @@ fn responses_that_no_server_sends_by_mistake_end_the_connection() {
             "GOAWAY 0 PROTOCOL_ERROR received PUSH_PROMISE frame",
         ),
         (
-            "§6.5.2: a server that wants pushes",
+            "§6.5.2: a server that sends ENABLE_PUSH 1",
             settings(&[(2, 1)]),
             "GOAWAY 0 PROTOCOL_ERROR invalid SETTINGS frame",
         ),
@@ -427,7 +435,7 @@ fn responses_that_no_server_sends_by_mistake_end_the_connection() {
             violation,
         ),
         (
-            "§5.1.1: a stream of the server's",
+            "§5.1.1: a stream id of the server",
             headers(2, WHOLE, OK),
             violation,
         ),
@@ -724,7 +732,7 @@ fn floods_of_a_server_cost_something() {
             10,
         ),
         (
-            "responses to nobody",
+            "a response on a stream that was reset",
             [rst_stream(1, 2), headers(1, WHOLE, OK)].concat(),
             6,
         ),

@@ -54,7 +54,7 @@ fn the_preface_comes_first_and_settings_follow() {
                 &["error SettingsExpected", ours, window, invalid],
             ),
             (
-                "an acknowledgement does not count",
+                "an acknowledgement of SETTINGS does not count as the first frame",
                 preface(&frame(SETTINGS, ACK, 0, b"")),
                 &["error SettingsExpected", ours, window, invalid],
             ),
@@ -359,17 +359,17 @@ fn goaway_counts_a_stream_from_its_headers_frame_on() {
             "GOAWAY 3 PROTOCOL_ERROR expected CONTINUATION frame".to_owned(),
         ),
         (
-            "one that cannot be decoded",
+            "a section that cannot be decoded",
             three(WHOLE, b"\x80"),
             "GOAWAY 3 COMPRESSION_ERROR ".to_owned(),
         ),
         (
-            "one that is malformed",
+            "a section that is malformed",
             three(WHOLE, &block(&[("X", "y")])),
             format!("GOAWAY 3 {upper}"),
         ),
         (
-            "malformed in a CONTINUATION",
+            "a section that is malformed in a CONTINUATION frame",
             [
                 three(0, b""),
                 frame(CONTINUATION, END_HEADERS, 3, &block(&[("X", "y")])),
@@ -378,27 +378,27 @@ fn goaway_counts_a_stream_from_its_headers_frame_on() {
             format!("GOAWAY 3 {upper}"),
         ),
         (
-            "a frame that is wrong behind it",
+            "an invalid frame behind a valid section",
             [get(3), data(0, 0, b"")].concat(),
             "GOAWAY 3 PROTOCOL_ERROR invalid stream id in DATA frame".to_owned(),
         ),
         (
-            "not a frame whose padding is wrong",
+            "a HEADERS frame with invalid padding does not count",
             three(PADDED | WHOLE, b"\x02\x88"),
             "GOAWAY 1 PROTOCOL_ERROR invalid HEADERS frame".to_owned(),
         ),
         (
-            "nor one whose priority is cut off",
+            "a HEADERS frame with half a priority does not count",
             three(WITH_PRIORITY | WHOLE, &[0; 4]),
             "GOAWAY 1 PROTOCOL_ERROR ".to_owned(),
         ),
         (
-            "nor one that depends on itself",
+            "a HEADERS frame of a stream that depends on itself does not count",
             three(WITH_PRIORITY | WHOLE, &dependency(3, 1, false)),
             "GOAWAY 1 PROTOCOL_ERROR stream cannot depend on itself".to_owned(),
         ),
         (
-            "nor a stream that is none of the client's",
+            "a stream id of the server does not count",
             headers(4, WHOLE, GET),
             "GOAWAY 1 PROTOCOL_ERROR invalid stream id in HEADERS frame".to_owned(),
         ),
@@ -416,17 +416,17 @@ fn frames_at_their_limits_are_taken() {
         opened(post(1)),
         &[
             (
-                "16,384 bytes",
+                "DATA of 16,384 bytes",
                 data(1, 0, &[0; 16_384]),
                 &["1 data 65536 bytes"],
             ),
             (
-                "nothing but padding",
+                "DATA of nothing but padding",
                 padded(DATA, b"\x01a"),
                 &["1 data  END"],
             ),
             (
-                "padding of no bytes",
+                "DATA with padding of no bytes",
                 padded(DATA, b"\0a"),
                 &["1 data a END"],
             ),
@@ -436,17 +436,17 @@ fn frames_at_their_limits_are_taken() {
                 &["1 trailers"],
             ),
             (
-                "a priority and nothing else",
+                "trailers with a priority and without fields",
                 frame(HEADERS, WITH_PRIORITY | WHOLE, 1, &dependency(0, 256, true)),
                 &["1 trailers"],
             ),
             (
-                "the largest frames",
+                "SETTINGS with the largest frame size",
                 settings(&[(5, (1 << 24) - 1)]),
                 &["SETTINGS ACK"],
             ),
             (
-                "the largest window",
+                "SETTINGS with the largest window",
                 settings(&[(4, (1 << 31) - 1)]),
                 &["SETTINGS ACK"],
             ),
@@ -460,18 +460,26 @@ fn frames_at_their_limits_are_taken() {
                 frame(PING, 0, 0, b"12345678"),
                 &["PING 1 12345678"],
             ),
-            ("its answer is not", frame(PING, ACK, 0, b"12345678"), &[]),
+            (
+                "an answer to PING is not answered",
+                frame(PING, ACK, 0, b"12345678"),
+                &[],
+            ),
             (
                 "GOAWAY with text",
                 frame(GOAWAY, 0, 0, b"\0\0\0\0\0\0\0\0bye"),
                 &[],
             ),
             (
-                "a window of 2^31-1",
+                "a connection's window of 2^31-1",
                 window_update(0, 0x7fff_ffff - 65_535),
                 &[],
             ),
-            ("of a stream", window_update(1, 0x7fff_ffff - 65_535), &[]),
+            (
+                "a stream's window of 2^31-1",
+                window_update(1, 0x7fff_ffff - 65_535),
+                &[],
+            ),
             (
                 "the reserved bit of a stream is ignored (RFC 9113 §4.1)",
                 data(1 | 1 << 31, END_STREAM, b"a"),
@@ -501,7 +509,7 @@ fn errors_of_one_stream_end_that_stream() {
                 ],
             ),
             (
-                "a window of 2^31 (§6.9.1)",
+                "a stream's window of 2^31 (§6.9.1)",
                 window_update(1, 0x7fff_ffff - 65_535 + 1),
                 &[by_us, "RST_STREAM 1 FLOW_CONTROL_ERROR"],
             ),
@@ -542,16 +550,24 @@ fn continuations_are_limited_in_number_and_size() {
     server::check(
         server::Conversation::new,
         &[
-            ("one", in_continuations(1, 100), taken),
-            ("as many as allowed", in_continuations(most, 100), taken),
-            ("one more", in_continuations(most + 1, 1000), &calm),
+            ("one CONTINUATION", in_continuations(1, 100), taken),
             (
-                "64 KiB",
+                "as many CONTINUATIONs as allowed",
+                in_continuations(most, 100),
+                taken,
+            ),
+            (
+                "one CONTINUATION more than allowed",
+                in_continuations(most + 1, 1000),
+                &calm,
+            ),
+            (
+                "a section of 64 KiB",
                 in_continuations(most, MAX_SECTION - overhead),
                 taken,
             ),
             (
-                "one byte more",
+                "a section of 64 KiB and one byte",
                 in_continuations(most, MAX_SECTION - overhead + 1),
                 &calm,
             ),

@@ -134,9 +134,13 @@ fn settings_that_make_a_window_overflow_end_the_connection() {
     check(
         begin,
         &[
-            ("up to 2^31-1", settings(&[(4, 10)]), &["SETTINGS ACK"]),
             (
-                "one more (RFC 9113 §6.9.2)",
+                "SETTINGS make the window 2^31-1",
+                settings(&[(4, 10)]),
+                &["SETTINGS ACK"],
+            ),
+            (
+                "SETTINGS make the window 2^31 (RFC 9113 §6.9.2)",
                 settings(&[(4, 11)]),
                 &[
                     "error SettingsWindow",

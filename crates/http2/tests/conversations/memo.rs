@@ -119,7 +119,7 @@ fn requests_that_come_again_are_the_same_again() {
             "GET /  END Https None expect",
         ),
         (
-            "a value that is none",
+            "an invalid value",
             section(&literal("x", "a\nb")),
             bad_value,
         ),
@@ -197,27 +197,52 @@ fn requests_mean_something_else_when_the_table_has_changed() {
     let enters = |value| section(&entering("x", value));
 
     assert_eq!(talk.asks(END_STREAM, &enters("1")), with_x("1"));
-    talk.repeats("the first entry", END_STREAM, &get, &with_x("1"));
+    talk.repeats(
+        "a request that refers to the first entry",
+        END_STREAM,
+        &get,
+        &with_x("1"),
+    );
     assert_eq!(talk.asks(END_STREAM, &enters("2")), with_x("2"));
-    talk.repeats("after another request", END_STREAM, &get, &with_x("2"));
+    talk.repeats(
+        "the request after another request has inserted an entry",
+        END_STREAM,
+        &get,
+        &with_x("2"),
+    );
 
     let upload = talk.asks(0, START);
     assert_eq!(upload, "GET /  Https Unknown");
     let trailers = frame(HEADERS, WHOLE, talk.latest(), &entering("x", "3"));
     talk.talk.client_sends(trailers);
     talk.talk.events.clear();
-    talk.repeats("after trailers", END_STREAM, &get, &with_x("3"));
+    talk.repeats(
+        "the request after trailers have inserted an entry",
+        END_STREAM,
+        &get,
+        &with_x("3"),
+    );
 
     // The fields of a request that is reset have entered the dynamic table nevertheless (RFC 9113 §4.3).
     let malformed = [&START[1..], &entering("x", "4")].concat();
     assert!(talk.asks(END_STREAM, &malformed).starts_with("RST_STREAM"));
-    talk.repeats("after a malformed request", END_STREAM, &get, &with_x("4"));
+    talk.repeats(
+        "the request after a malformed request has inserted an entry",
+        END_STREAM,
+        &get,
+        &with_x("4"),
+    );
 
     // A section that inserts an entry and refers to the entry before it, which the previous request inserted.
     let shifting = section(&[&entering("x", "5")[..], &[NEWEST + 1]].concat());
     let with_both = |older| format!("GET /  END Https None x=5 x={older}");
     assert_eq!(talk.asks(END_STREAM, &shifting), with_both("4"));
-    talk.repeats("an entry each", END_STREAM, &shifting, &with_both("5"));
+    talk.repeats(
+        "a request that inserts an entry each time",
+        END_STREAM,
+        &shifting,
+        &with_both("5"),
+    );
 }
 
 #[test]
@@ -465,7 +490,7 @@ fn responses_that_go_out_again_are_read_as_they_are() {
             ":status=404 x=1 y=2",
         );
         talk.repeats(
-            "a status of no index",
+            "a status that is not in the static table",
             &response(418, &some),
             ":status=418 x=1 y=2",
         );
@@ -504,7 +529,7 @@ fn responses_are_written_anew_when_the_table_has_changed() {
     let headers = fields(&[("x", "1")]);
     let head = response(200, &headers);
     let want = ":status=200 x=1";
-    talk.repeats("the first entry", &head, want);
+    talk.repeats("a response that refers to the first entry", &head, want);
 
     // Sends so many responses with other fields that the entry of the field `x` is evicted from the table.
     for count in 0..200 {

@@ -225,7 +225,7 @@ fn pushes_are_promised_while_the_client_takes_them() {
     talk.respond_long(2, 5);
     assert_eq!(talk.send(9), [2]);
     talk.expect_output(
-        "on its own stream",
+        "the pushed response is sent on its own stream",
         &["HEADERS 2 :status=200", "DATA 2 5 END"],
     );
     talk.release(2);

@@ -37,15 +37,15 @@ fn pseudo_fields_are_those_of_the_method() {
     check(
         Conversation::new,
         &[
-            ("in any order", with(&[P, A, S, M]), TAKEN),
+            ("pseudo fields in another order", with(&[P, A, S, M]), TAKEN),
             ("no authority", with(&[M, S, P]), &["1 GET /  END"]),
             (
-                "host in its place",
+                "host in place of :authority",
                 with(&[M, S, P, ("host", "h")]),
                 &["1 GET / h END"],
             ),
             (
-                "host beside it is dropped",
+                "host beside :authority is dropped",
                 get_with(&[("host", "h")]),
                 TAKEN,
             ),
@@ -63,10 +63,14 @@ fn pseudo_fields_are_those_of_the_method() {
             ("scheme twice", with(&[M, S, S, A, P]), pseudo),
             ("authority twice", with(&[M, S, A, A, P]), pseudo),
             ("path twice", with(&[M, S, A, P, P]), pseudo),
-            ("behind a field", with(&[M, S, A, ("x", "y"), P]), pseudo),
+            (
+                ":path behind a field",
+                with(&[M, S, A, ("x", "y"), P]),
+                pseudo,
+            ),
             (":status", with(&[M, S, A, P, (":status", "200")]), unknown),
             (
-                "one that does not exist",
+                "an unknown pseudo field",
                 with(&[M, S, A, P, (":x", "y")]),
                 unknown,
             ),
@@ -91,12 +95,12 @@ fn pseudo_fields_are_those_of_the_method() {
                 &["1 GET x/y a.example END PathInvalid"],
             ),
             (
-                "§8.3.1: nor one that is a URL",
+                "§8.3.1: a path that is a URL",
                 with(&[M, S, A, (":path", "http://b.example/")]),
                 &["1 GET http://b.example/ a.example END PathInvalid"],
             ),
             (
-                "§8.3.1: for all resources",
+                "§8.3.1: OPTIONS for all resources",
                 with(&[(":method", "OPTIONS"), S, A, (":path", "*")]),
                 &["1 OPTIONS * a.example END"],
             ),
@@ -106,42 +110,42 @@ fn pseudo_fields_are_those_of_the_method() {
                 NO_AUTHORITY,
             ),
             (
-                "a path in it",
+                "an authority with a path",
                 with(&[M, S, (":authority", "a.test/.."), P]),
                 NO_AUTHORITY,
             ),
             (
-                "an open bracket",
+                "an authority with an open bracket",
                 with(&[M, S, (":authority", "[::1"), P]),
                 NO_AUTHORITY,
             ),
             (
-                "markup",
+                "an authority with markup",
                 with(&[M, S, (":authority", "a\"<script>"), P]),
                 NO_AUTHORITY,
             ),
             (
-                "an escape that is none",
+                "an authority with an invalid escape",
                 with(&[M, S, (":authority", "a.test%zz"), P]),
                 NO_AUTHORITY,
             ),
             (
-                "`host` in its place",
+                "`host` with a path, without :authority",
                 with(&[M, S, P, ("host", "a.test/..")]),
                 NO_AUTHORITY,
             ),
             (
-                "an empty one",
+                "an empty authority",
                 with(&[M, S, P, (":authority", "")]),
                 &["1 GET /  END"],
             ),
             (
-                "CONNECT may name anything",
+                "CONNECT may name any authority",
                 headers(1, END_HEADERS, &[C, (":authority", "a.test/..")]),
                 &["1 CONNECT a.test/.. a.test/.."],
             ),
             (
-                "but not for a protocol",
+                "extended CONNECT may not name any authority",
                 headers(1, END_HEADERS, &[C, S, P, (":authority", "a@b"), protocol]),
                 &["1 CONNECT /  AuthorityInvalid"],
             ),
@@ -259,38 +263,42 @@ fn fields_that_are_wrong_end_the_connection_or_are_answered() {
                 length,
             ),
             (
-                "without sign",
+                "content-length has no sign",
                 get_with(&[("content-length", "+0")]),
                 length,
             ),
-            ("and not empty", get_with(&[("content-length", "")]), length),
             (
-                "of nineteen digits",
+                "content-length is not empty",
+                get_with(&[("content-length", "")]),
+                length,
+            ),
+            (
+                "content-length has at most nineteen digits",
                 get_with(&[("content-length", "00000000000000000000")]),
                 length,
             ),
             (
-                "two alike",
+                "content-length twice with the same value",
                 get_with(&[("content-length", "0"), ("content-length", "0")]),
                 TAKEN,
             ),
             (
-                "two that differ",
+                "content-length twice with different values",
                 get_with(&[("content-length", "0"), ("content-length", "1")]),
                 length,
             ),
             (
-                "§8.1.1: more than comes",
+                "§8.1.1: content-length above the content",
                 get_with(&[("content-length", "1")]),
                 RESET,
             ),
             (
-                "another expectation",
+                "an unknown expectation",
                 get_with(&[("expect", "x")]),
                 &["1 GET / a.example END Expectation"],
             ),
             (
-                "the known one",
+                "the expectation 100-continue",
                 get_with(&[("expect", "100-Continue")]),
                 TAKEN,
             ),
@@ -405,12 +413,12 @@ fn content_is_as_long_as_announced() {
     let after = |events: &[&'static str]| [&[begun], events].concat();
     let cases: &[(&str, Vec<u8>, Vec<&str>)] = &[
         (
-            "exactly",
+            "as long as announced",
             [sized("2"), data(1, 0, b"a"), data(1, END_STREAM, b"b")].concat(),
             after(&["1 data a", "1 data b END"]),
         ),
         (
-            "and trailers",
+            "as long as announced, and trailers",
             [sized("1"), data(1, 0, b"a"), trailers()].concat(),
             after(&["1 data a", "1 trailers x=y"]),
         ),
@@ -440,7 +448,7 @@ fn content_is_as_long_as_announced() {
             after(&reset),
         ),
         (
-            "none at all",
+            "no content at all",
             [sized("1"), data(1, END_STREAM, b"")].concat(),
             after(&reset),
         ),
@@ -468,7 +476,7 @@ fn content_is_limited() {
                 &[begun, "1 data abc"],
             ),
             (
-                "one more",
+                "one byte above the limit",
                 [post(1), data(1, 0, b"abc"), data(1, 0, b"d")].concat(),
                 &[
                     begun,
@@ -478,7 +486,7 @@ fn content_is_limited() {
                 ],
             ),
             (
-                "tunnels have none",
+                "tunnels have no limit",
                 [headers(1, END_HEADERS, CONNECT), data(1, 0, b"abcd")].concat(),
                 &["1 CONNECT b.example:443 b.example:443", "1 data abcd"],
             ),
@@ -508,7 +516,7 @@ fn trailers_have_neither_pseudo_fields_nor_those_that_frame() {
                 &[begun, "1 trailers a=b"],
             ),
             (
-                "§8.2.1: a value that is none",
+                "§8.2.1: an invalid value",
                 trailers(&[("x", "\0")]),
                 &[
                     begun,
@@ -533,7 +541,7 @@ fn identifiers_grow_and_streams_are_limited() {
         begin,
         &[
             (
-                "§5.1.2: one too many",
+                "§5.1.2: one stream more than the limit",
                 [get(1), get(3), get(5)].concat(),
                 &[
                     taken,
@@ -542,12 +550,12 @@ fn identifiers_grow_and_streams_are_limited() {
                 ],
             ),
             (
-                "§5.1.1: gaps are fine",
+                "§5.1.1: gaps between stream ids are allowed",
                 [get(1), get(0x7fff_ffff)].concat(),
                 &[taken, "2147483647 GET / a.example END"],
             ),
             (
-                "§5.1.1: backwards",
+                "§5.1.1: a stream id below an earlier one",
                 [get(3), get(1)].concat(),
                 &[
                     "3 GET / a.example END",
@@ -598,7 +606,7 @@ fn responses_have_the_fields_of_the_reference_in_its_order() {
     talk.connection
         .finish(talk.key(3), Some(&trailers), &mut talk.out);
     talk.expect_output(
-        "informational ones come first, trailers last; values cannot split a message",
+        "informational responses come first, trailers last; line ends in values become blanks",
         &[
             "HEADERS 3 :status=103 link=</a>",
             "HEADERS 3 :status=200",
@@ -606,7 +614,10 @@ fn responses_have_the_fields_of_the_reference_in_its_order() {
         ],
     );
     talk.respond(5, 413, true);
-    talk.expect_output("the client may send on", &["HEADERS 5 END :status=413"]);
+    talk.expect_output(
+        "after an early response the client may send the rest of its request",
+        &["HEADERS 5 END :status=413"],
+    );
     talk.release(5);
     talk.expect_output(
         "RFC 9113 §8.1: the server asks the client to send no more content",

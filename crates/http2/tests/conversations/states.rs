@@ -94,7 +94,12 @@ fn the_server_role_takes_each_frame_as_the_state_says() {
         &|_| {},
         [PROTOCOL, PROTOCOL, PROTOCOL, malformed, PROTOCOL, PROTOCOL],
     );
-    check("idle, and not the client's", 2, &|_| {}, [PROTOCOL; 6]);
+    check(
+        "idle, with a stream id of the server",
+        2,
+        &|_| {},
+        [PROTOCOL; 6],
+    );
     check(
         "open",
         1,
@@ -192,7 +197,12 @@ fn the_client_role_takes_each_frame_as_the_state_says() {
         "",
     ];
     check("idle", 1, &|_| {}, [PROTOCOL; 6]);
-    check("idle, and the server's", 2, &|_| {}, [PROTOCOL; 6]);
+    check(
+        "idle, with a stream id of the server",
+        2,
+        &|_| {},
+        [PROTOCOL; 6],
+    );
     check(
         "open",
         1,

@@ -192,7 +192,7 @@ fn every_form_of_a_field_line_is_read() {
 #[test]
 fn sections_that_cannot_be_are_refused() {
     let cases: &[(&str, &[u8])] = &[
-        ("nothing", b""),
+        ("a section without bytes", b""),
         ("half a prefix", b"\0"),
         ("static index 99", b"\0\0\xff\x24"),
         ("name of static index 99", b"\0\0\x5f\x54\x01v"),
@@ -203,11 +203,14 @@ fn sections_that_cannot_be_are_refused() {
         ("an index that is cut off", b"\0\0\xff"),
         ("a value that is cut off", b"\0\0\x51\x05/a"),
         ("a name that is cut off", b"\0\0\x25ab"),
-        ("a Huffman code that is none", b"\0\0\x51\x81\x00"),
-        ("a base below nothing", b"\x02\x81"),
+        ("an invalid Huffman code", b"\0\0\x51\x81\x00"),
+        ("a negative base", b"\x02\x81"),
         ("more insertions than the table has entries", b"\xff\x03\0"),
-        ("a relative index below nothing", b"\x02\0\x81"),
-        ("an index at the insertions required", b"\x02\x01\x80"),
+        ("a relative index below the first insertion", b"\x02\0\x81"),
+        (
+            "an index that is not below the Required Insert Count",
+            b"\x02\x01\x80",
+        ),
         ("an entry that was evicted", b"\x02\0\x80"),
         ("a number without end", b"\0\0\xff\xff\xff\xff\xff\xff\xff"),
     ];
@@ -233,24 +236,30 @@ fn instructions_that_cannot_be_followed_are_refused() {
     let long = instruction::insert(b"x", &[b'v'; 200]);
     let cases: &[(&str, Vec<u8>)] = &[
         (
-            "a capacity above what was announced",
+            "a capacity above the announced maximum",
             instruction::capacity(129),
         ),
         ("an entry larger than the table", long),
-        ("a duplicate of nothing", instruction::duplicate(1)),
-        ("a name of nothing", instruction::insert_named(1, b"v")),
+        (
+            "a duplicate of an entry that does not exist",
+            instruction::duplicate(1),
+        ),
+        (
+            "the name of an entry that does not exist",
+            instruction::insert_named(1, b"v"),
+        ),
         (
             "a name of static index 99",
             instruction::insert_static(99, b"v"),
         ),
-        ("a Huffman code that is none", b"\x41\x78\x81\x00".to_vec()),
+        ("an invalid Huffman code", b"\x41\x78\x81\x00".to_vec()),
         ("a number without end", vec![0xff; 12]),
         (
             "a length without end",
             [vec![0x41, b'x'], vec![0xff; 12]].concat(),
         ),
         (
-            "more than any entry has",
+            "a value longer than the table",
             [vec![0x41, b'x', 0x7f, 0xff, 0x7f], vec![b'v'; 600]].concat(),
         ),
     ];
@@ -559,22 +568,34 @@ fn a_peer_that_acknowledges_nothing_gets_text() {
 #[test]
 fn acknowledgements_of_nothing_are_refused() {
     let cases: &[(&str, Vec<u8>, bool)] = &[
-        ("an increment by nothing", instruction::increment(0), false),
-        ("more than was inserted", instruction::increment(2), false),
-        ("what was inserted", instruction::increment(1), true),
         (
-            "a section that refers to nothing",
+            "an Insert Count Increment of 0",
+            instruction::increment(0),
+            false,
+        ),
+        (
+            "an Insert Count Increment above the number of insertions",
+            instruction::increment(2),
+            false,
+        ),
+        (
+            "an Insert Count Increment of 1 after one insertion",
+            instruction::increment(1),
+            true,
+        ),
+        (
+            "an acknowledgement of a section without table entries",
             instruction::acknowledge(0),
             false,
         ),
         (
-            "a stream that never was",
+            "an acknowledgement of a stream that never had a section",
             instruction::acknowledge(400),
             false,
         ),
-        ("a cancellation", instruction::cancel(0), true),
+        ("a cancellation of a stream", instruction::cancel(0), true),
         (
-            "a cancellation of a stream that never was",
+            "a cancellation of a stream that never had a section",
             instruction::cancel(1 << 40),
             true,
         ),

@@ -99,7 +99,11 @@ fn responses_are_read_however_they_are_cut() {
         "0 data hello",
         "0 trailers x-sum=1",
     ];
-    assert_said(&outcome(asked, 0, &input, true), &want, "all there is");
+    assert_said(
+        &outcome(asked, 0, &input, true),
+        &want,
+        "interim response, head, content and trailers",
+    );
     let want = ["0 204 None END"];
     let input = headers(&[(":status", "204")]);
     assert_said(&outcome(asked, 0, &input, true), &want, "no content");
@@ -120,31 +124,31 @@ fn responses_that_are_wrong_end_their_stream() {
     ];
     let five = headers(&[(":status", "200"), ("content-length", "5")]);
     let cases: &[(&str, Vec<u8>, &[&str])] = &[
-        ("nothing", vec![], &[]),
+        ("a stream without bytes", vec![], &[]),
         (
-            "an informational head alone",
+            "an informational response without a final one",
             headers(&[(":status", "103")]),
             &["0 103"],
         ),
         ("101", headers(&[(":status", "101")]), &[]),
         (
-            "too short",
+            "content shorter than content-length",
             [&five[..], &data(b"ab")].concat(),
             &["0 200 Known(5)", "0 data ab"],
         ),
         ("no content at all", five.clone(), &["0 200 Known(5)"]),
         (
-            "a value that is none",
+            "an invalid field value",
             headers(&[(":status", "200"), ("x", "\0")]),
             &[],
         ),
         (
-            "a length that is none",
+            "an invalid content-length",
             headers(&[(":status", "200"), ("content-length", "x")]),
             &[],
         ),
         (
-            "trailers that are wrong",
+            "trailers with an invalid value",
             [headers(OK), headers(&[("x", "\0")])].concat(),
             &["0 200 Unknown"],
         ),
@@ -173,7 +177,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
             unexpected,
         ),
         (
-            "a promise",
+            "PUSH_PROMISE",
             frame(kind::PUSH_PROMISE, b"\0\0\0"),
             "close H3_ID_ERROR",
         ),
@@ -181,7 +185,7 @@ fn what_breaks_the_protocol_ends_the_connection() {
         ("PING of HTTP/2", frame(6, b""), unexpected),
         ("no status", headers(&[("x", "y")]), protocol),
         (
-            "a status that is none",
+            "an invalid status",
             headers(&[(":status", "2x0")]),
             protocol,
         ),

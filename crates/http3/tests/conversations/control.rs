@@ -75,24 +75,28 @@ fn settings_come_first_and_once() {
 fn settings_that_are_wrong_end_the_connection() {
     let malformed = "close H3_FRAME_ERROR malformed SETTINGS frame";
     let cases: &[(&str, Vec<u8>, &str)] = &[
-        ("half a value", frame(kind::SETTINGS, &[0x33]), malformed),
         (
-            "half an identifier",
+            "half a value of a setting",
+            frame(kind::SETTINGS, &[0x33]),
+            malformed,
+        ),
+        (
+            "half an identifier of a setting",
             frame(kind::SETTINGS, &[0x40]),
             malformed,
         ),
         (
-            "datagrams that are 2",
+            "H3_DATAGRAM of 2",
             Frame::settings(&[(0x33, 2)]).bytes(),
             malformed,
         ),
         (
-            "CONNECT that is 2",
+            "ENABLE_CONNECT_PROTOCOL of 2",
             Frame::settings(&[(8, 2)]).bytes(),
             malformed,
         ),
         (
-            "one twice",
+            "a setting twice",
             Frame::settings(&[(1, 0), (1, 0)]).bytes(),
             "close H3_SETTINGS_ERROR",
         ),
@@ -152,7 +156,7 @@ fn frames_of_the_control_stream() {
             &["goaway"],
         ),
         (
-            "GOAWAY that goes back",
+            "GOAWAY with a larger id than before",
             [
                 Frame::with_id(kind::GOAWAY, 4),
                 Frame::with_id(kind::GOAWAY, 8),
@@ -167,7 +171,7 @@ fn frames_of_the_control_stream() {
             &["close H3_FRAME_ERROR"],
         ),
         (
-            "GOAWAY with more",
+            "GOAWAY with a byte behind the id",
             frame(kind::GOAWAY, b"\0\0"),
             &["close H3_FRAME_ERROR"],
         ),
@@ -197,7 +201,7 @@ fn frames_of_the_control_stream() {
             &["close H3_FRAME_ERROR"],
         ),
         (
-            "CANCEL_PUSH of nothing",
+            "CANCEL_PUSH of a push that was not promised",
             Frame::with_id(kind::CANCEL_PUSH, 0).bytes(),
             &[id],
         ),

@@ -133,7 +133,7 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
             [&[asked.clone()][..], &incomplete].concat(),
         ),
         (
-            "trailers with a value that is none",
+            "trailers with an invalid value",
             [headers(POST), headers(&[("x", "\0")])].concat(),
             [&[asked.clone()][..], &wrong].concat(),
         ),
@@ -152,7 +152,10 @@ fn messages_that_are_incomplete_or_too_long_end_their_stream() {
 #[test]
 fn streams_that_end_before_their_request_are_refused() {
     let grease = frame(0x21, b"abc");
-    for (why, input) in [("nothing", &b""[..]), ("an unknown frame", &grease)] {
+    for (why, input) in [
+        ("a stream without bytes", &b""[..]),
+        ("a stream with an unknown frame only", &grease),
+    ] {
         let want = [
             "rejected H3_REQUEST_INCOMPLETE",
             "STOP_SENDING 0 H3_REQUEST_INCOMPLETE",
@@ -168,9 +171,9 @@ fn pseudo_fields_that_are_missing_or_extra_end_the_stream() {
         ("no method", &[(":scheme", "https"), (":path", "/")]),
         ("no scheme", &[(":method", "GET"), (":path", "/")]),
         ("no path", &[(":method", "GET"), (":scheme", "https")]),
-        ("nothing", &[]),
+        ("no fields", &[]),
         (
-            "a method that is none",
+            "an invalid method",
             &[(":method", "G T"), (":scheme", "https"), (":path", "/")],
         ),
         (
@@ -225,7 +228,7 @@ fn field_errors_end_the_connection() {
         ("upgrade", with(GET, &[("upgrade", "h2c")]), specific),
         ("te", with(GET, &[("te", "gzip")]), specific),
         (
-            "a length that is none",
+            "an invalid content-length",
             with(POST, &[("content-length", "x")]),
             "invalid content-length header",
         ),
@@ -235,7 +238,7 @@ fn field_errors_end_the_connection() {
             "invalid pseudo header",
         ),
         (
-            "a pseudo field late",
+            "a pseudo field behind a field",
             with(&[("x", "y")], GET),
             "invalid pseudo header",
         ),
@@ -280,17 +283,17 @@ fn soft_errors_are_refusals() {
     let many: Vec<_> = std::iter::repeat_n(("a", ""), 101).collect();
     let cases: &[Case<'_>] = &[
         (
-            "a name that is none",
+            "an invalid field name",
             with(GET, &[("x y", "z")]),
             "NameInvalid",
         ),
         (
-            "a value that is none",
+            "an invalid field value",
             with(GET, &[("x", "\u{1}")]),
             "ValueInvalid",
         ),
         (
-            "a blank in front",
+            "a field value that begins with a blank",
             with(GET, &[("x", " y")]),
             "ValueInvalid",
         ),
@@ -301,7 +304,7 @@ fn soft_errors_are_refusals() {
             "Expectation",
         ),
         (
-            "a path that is none",
+            "an invalid path",
             vec![(":method", "GET"), (":scheme", "https"), (":path", "x")],
             "PathInvalid",
         ),

@@ -108,13 +108,13 @@ fn what_makes_us_work_for_nothing_costs() {
                 [&frame(0x21, b"x")[..], &frame(0x21, b""), &head].concat(),
             );
         }),
-        ("a request taken back", 5, &|talk| {
+        ("a request that the client resets", 5, &|talk| {
             talk.sends(0, &head).resets(0, 0x10c);
         }),
-        ("a response not wanted", 5, &|talk| {
+        ("a response that the client stops", 5, &|talk| {
             talk.gets(0).stops(0, 0x10c);
         }),
-        ("a request that we have to reset", 10, &|talk| {
+        ("a request that the server has to reset", 10, &|talk| {
             talk.sends(0, headers(&[(":method", "GET")]));
         }),
         ("a hundred and one fields", 25, &|talk| {
@@ -130,9 +130,13 @@ fn what_makes_us_work_for_nothing_costs() {
         ("a stream of an unknown type", 1, &|talk| {
             talk.sends(ENCODER, varint(0x21));
         }),
-        ("a unidirectional stream taken back", 1, &|talk| {
-            talk.resets(ENCODER, 0x100);
-        }),
+        (
+            "a unidirectional stream that the client resets",
+            1,
+            &|talk| {
+                talk.resets(ENCODER, 0x100);
+            },
+        ),
     ];
     for (why, want, happens) in cases {
         let mut talk = Conversation::new();

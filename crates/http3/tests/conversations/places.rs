@@ -26,7 +26,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("MAX_PUSH_ID", Frame::with_id(kind::MAX_PUSH_ID, 4).bytes()),
         ("PRIORITY_UPDATE", Frame::priority_update(4, "u=1").bytes()),
         (
-            "the same of a push",
+            "PRIORITY_UPD., push",
             frame(kind::PRIORITY_UPDATE_PUSH, &varint(0)),
         ),
         ("HTTP/2 PRIORITY", frame(0x02, b"")),
@@ -143,7 +143,7 @@ fn frames_of_clients_mean_what_their_place_says() {
         GOAWAY              g g U U U U U T .
         MAX_PUSH_ID         . . U U U U U T .
         PRIORITY_UPDATE     . . U U U U U T .
-        the same of a push  G G U U U U U T .
+        PRIORITY_UPD., push G G U U U U U T .
         HTTP/2 PRIORITY     U U U U U U U T .
         HTTP/2 PING         U U U U U U U T .
         HTTP/2 WINDOW       U U U U U U U T .
@@ -214,7 +214,7 @@ fn frames_of_servers_mean_what_their_place_says() {
         GOAWAY              g g U U U U U U
         MAX_PUSH_ID         U U U U U U U U
         PRIORITY_UPDATE     U U U U U U U U
-        the same of a push  U U U U U U U U
+        PRIORITY_UPD., push U U U U U U U U
         HTTP/2 PRIORITY     U U U U U U U U
         HTTP/2 PING         U U U U U U U U
         HTTP/2 WINDOW       U U U U U U U U

@@ -83,29 +83,45 @@ fn updates_that_are_wrong_end_the_connection() {
     let malformed = ["close H3_FRAME_ERROR invalid PRIORITY_UPDATE frame"];
     let cases: &[(&str, Vec<u8>, &[&str])] = &[
         (
-            "of a stream that is none of requests",
+            "PRIORITY_UPDATE of a stream that is not for requests",
             update(2, "u=1"),
             &id,
         ),
-        ("of a stream of ours", update(1, "u=1"), &id),
-        ("of a stream beyond the limit", update(400, "u=1"), &id),
-        ("of the last stream that can be", update(396, "u=1"), &[]),
         (
-            "without a stream",
+            "PRIORITY_UPDATE of a stream of the server",
+            update(1, "u=1"),
+            &id,
+        ),
+        (
+            "PRIORITY_UPDATE of a stream beyond the limit",
+            update(400, "u=1"),
+            &id,
+        ),
+        (
+            "PRIORITY_UPDATE of the last stream within the limit",
+            update(396, "u=1"),
+            &[],
+        ),
+        (
+            "PRIORITY_UPDATE without a stream id",
             frame(kind::PRIORITY_UPDATE, b""),
             &malformed,
         ),
         (
-            "with half a stream",
+            "PRIORITY_UPDATE with half a stream id",
             frame(kind::PRIORITY_UPDATE, b"\x40"),
             &malformed,
         ),
         (
-            "of a push",
+            "PRIORITY_UPDATE of a push",
             frame(kind::PRIORITY_UPDATE_PUSH, b"\0u=1"),
             &["close H3_GENERAL_PROTOCOL_ERROR"],
         ),
-        ("with a value that is none", update(0, "\u{1}"), &[]),
+        (
+            "PRIORITY_UPDATE with an invalid value",
+            update(0, "\u{1}"),
+            &[],
+        ),
     ];
     for (why, input, want) in cases {
         assert_said(

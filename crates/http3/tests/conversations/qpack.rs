@@ -206,25 +206,25 @@ fn wrong_instructions_and_acknowledgements_end_the_connection() {
     let cases: &[(u64, &str, Vec<u8>, &str)] = &[
         (
             ENCODER,
-            "a capacity above ours",
+            "a capacity above the server's maximum",
             [vec![2], instruction::capacity(16_385)].concat(),
             "close QPACK_ENCODER_STREAM_ERROR",
         ),
         (
             ENCODER,
-            "a duplicate of nothing",
+            "a duplicate of an entry that does not exist",
             [vec![2], instruction::duplicate(0)].concat(),
             "close QPACK_ENCODER_STREAM_ERROR",
         ),
         (
             DECODER,
-            "a section that was not sent",
+            "an acknowledgement of a section that was not sent",
             [vec![3], instruction::acknowledge(0)].concat(),
             "close QPACK_DECODER_STREAM_ERROR",
         ),
         (
             DECODER,
-            "an insertion that was not made",
+            "an acknowledgement of an insertion that was not made",
             [vec![3], instruction::increment(1)].concat(),
             "close QPACK_DECODER_STREAM_ERROR",
         ),
