@@ -144,7 +144,7 @@ mod tests {
                 .glob(env!("CARGO_MANIFEST_DIR"))
                 .unwrap()
                 .is_empty(),
-            "directories are no files that the pattern matches"
+            "a pattern matches files only, and no directories"
         );
         assert!(OsSource.read("/dev/zero").is_err());
     }

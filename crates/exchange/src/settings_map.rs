@@ -45,7 +45,7 @@ impl SettingsMap {
             .into_mut();
         Arc::get_mut(slot)
             .and_then(|value| value.downcast_mut())
-            .expect("the slot was made unique and of type T just above")
+            .expect("the value has type T, and this map is its only owner")
     }
 }
 

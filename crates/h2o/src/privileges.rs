@@ -66,7 +66,7 @@ pub(crate) fn start_keeper(output: Option<OwnedFd>) {
 pub(crate) fn keep_keys() -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::system(format!(
-            "the process that holds private keys failed: {}",
+            "the key process, which holds private keys, failed: {}",
             reason(&error)
         ))
     };
@@ -87,7 +87,12 @@ fn outlive_signals() -> std::io::Result<()> {
 /// Runs the keeper, a process with the rights of the starting user. It survives signals that end the server, which may
 /// still finish requests, and ends when the server has ended.
 pub(crate) fn keep() -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::system(format!("keeper: {}", reason(&error)));
+    let failed = |error: std::io::Error| {
+        Failure::system(format!(
+            "the keeper process (rights of the starting user) failed: {}",
+            reason(&error)
+        ))
+    };
     outlive_signals().map_err(failed)?;
     let learn = |config: &str| {
         let loaded = h2o_server::load(config, &Files).map_err(|error| error.to_string())?;

@@ -102,7 +102,7 @@ static HOST_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
+        #[allow(clippy::cast_possible_truncation, reason = "the number is below 256")]
         let as_byte = byte as u8;
         table[byte] = is_host_byte(as_byte);
         byte += 1;

@@ -25,7 +25,7 @@
 //!     fields.field(&pseudo(Pseudo::Path, b"/again")),
 //!     Err(FieldError::PseudoField),
 //! );
-//! let section = fields.finish(false).expect("it has what a request needs");
+//! let section = fields.finish(false).expect("the pseudo-header fields are complete");
 //! assert_eq!(section.refusal, None);
 //! assert_eq!(head.method, Method::Post);
 //! assert_eq!(head.target(), b"/form");

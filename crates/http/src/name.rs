@@ -248,7 +248,10 @@ static SLOTS: [u8; 256] = {
         while slots[slot] != FREE {
             slot = (slot + 1) % slots.len();
         }
-        #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the assertion above limits the number of names"
+        )]
         let place = index as u8;
         slots[slot] = place;
         index += 1;

@@ -14,7 +14,7 @@
 //! use h2o_http::{Headers, Known, RequestHead, ResponseHead, Scheme, StatusCode};
 //! use h2o_http1::{BodyMode, Next, Received, ServerConnection, Settings};
 //!
-//! # #[expect(clippy::disallowed_methods, reason = "the caller's clock")]
+//! # #[expect(clippy::disallowed_methods, reason = "an example has no virtual clock")]
 //! let now = Instant::now();
 //! let settings = Arc::new(Settings::default());
 //! let mut connection = ServerConnection::new(settings, Scheme::Http, now);

@@ -148,7 +148,7 @@ pub const fn header(len: usize, kind: FrameType, flags: u8, stream: StreamId) ->
         len < 1 << 24,
         "the payload of a frame is shorter than 2^24 bytes"
     );
-    #[allow(clippy::cast_possible_truncation, reason = "asserted above")]
+    #[allow(clippy::cast_possible_truncation, reason = "the length is below 2^24")]
     let [_, a, b, c] = (len as u32).to_be_bytes();
     let [d, e, f, g] = stream.get().to_be_bytes();
     [a, b, c, kind.0, flags, d, e, f, g]

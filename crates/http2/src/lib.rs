@@ -53,7 +53,7 @@
 //! let mut request = RequestHead::default();
 //! let target = request.headers.store(b"/");
 //! request.set_target(target);
-//! let stream = connection.request(&request, true, &mut out).expect("there is room");
+//! let stream = connection.request(&request, true, &mut out).expect("the server allows a request");
 //!
 //! // The server's SETTINGS, which are empty, and the response 200 without content.
 //! let input = b"\0\0\0\x04\0\0\0\0\0\0\0\x01\x01\x05\0\0\0\x01\x88";

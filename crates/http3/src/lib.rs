@@ -51,7 +51,7 @@
 //! let target = request.headers.store(b"/");
 //! request.set_target(target);
 //! let (id, mut out) = (StreamId::new(0), Vec::new());
-//! let stream = connection.request(id, &request, true, &mut out).expect("there is room");
+//! let stream = connection.request(id, &request, true, &mut out).expect("the server allows a request");
 //!
 //! // The response 200 without content.
 //! let mut head = ClientResponse::new();

@@ -1,6 +1,6 @@
 //! Tests of certificate files that change while the server runs.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod embedded;
 

@@ -45,7 +45,7 @@ impl Handler for Tunnels {
         let what = path[1..].split([':', '/', '.']).next().unwrap().to_owned();
         let is_upgrade = !request.upgrade().is_empty();
         let RequestBody::Stream(pipe) = std::mem::take(&mut exchange.body) else {
-            return Outcome::Done(text(StatusCode::OK, "no tunnel asked for"));
+            return Outcome::Done(text(StatusCode::OK, "the request asks for no tunnel"));
         };
         assert!(is_upgrade || exchange.request.method == Method::Connect);
         let status = if is_upgrade {
@@ -305,7 +305,7 @@ fn http_1_what_opens_no_tunnel_is_the_last_response() {
         stream.write_all(request.as_bytes()).unwrap();
         let head = read_head(&mut stream);
         assert!(head.contains("\r\nconnection: keep-alive\r\n"), "{head}");
-        read(&mut stream, "no tunnel asked for");
+        read(&mut stream, "the request asks for no tunnel");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Helpers of tests: load configurations from memory, and format nodes on one line.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use h2o_config::{Error, Memory, Node, Value, load};
 

@@ -81,7 +81,8 @@ fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error>
         })
     })?;
     let customs = &mut scope.edit::<FileSettings>().custom;
-    let number = u32::try_from(customs.len()).map_err(|_| command.error("too many handlers"))?;
+    let number = u32::try_from(customs.len())
+        .map_err(|_| command.error("the configuration has too many `file.custom-handler`"))?;
     customs.push(Arc::new(custom));
     let map = scope.edit::<MimeMap>();
     for extension in extensions {

@@ -144,7 +144,7 @@ fn connections_are_reused_while_both_sides_keep_to_it() {
         assert_eq!(talk.connection.awaited(), AwaitedPart::Head);
         talk.server_sends(HELLO);
         talk.expect(
-            "a response",
+            "each request gets a response",
             &[response("200 OK"), data("hello"), Event::BodyEnd],
         );
         assert!(talk.is_reusable());
@@ -202,11 +202,14 @@ fn interim_responses_come_before_the_final_one() {
     talk.server_sends(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: a\r\nContent-Length: 9\r\n\r\n",
     );
-    talk.expect("two", &[interim("100 Continue"), interim("103 Early")]);
+    talk.expect(
+        "two interim responses",
+        &[interim("100 Continue"), interim("103 Early")],
+    );
     assert_eq!(talk.head.headers.get(Known::Link), Some(&b"a"[..]));
     talk.server_sends(HELLO);
     talk.expect(
-        "final",
+        "the final response",
         &[response("200 OK"), data("hello"), Event::BodyEnd],
     );
     assert!(talk.is_reusable());
@@ -219,7 +222,10 @@ fn interim_responses_come_before_the_final_one() {
     let interim_head = "HTTP/1.1 102 x\r\n\r\n";
     talk.server_sends(interim_head.repeat(2)).events.clear();
     talk.server_sends(interim_head);
-    talk.expect("enough", &[Event::Error(UpstreamError::TooManyInterims)]);
+    talk.expect(
+        "one interim response more than allowed",
+        &[Event::Error(UpstreamError::TooManyInterims)],
+    );
 }
 
 #[test]

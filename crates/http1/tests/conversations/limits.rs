@@ -225,5 +225,5 @@ fn a_head_that_drips_in_is_looked_at_once() {
         talk.client_sends("x");
     }
     talk.client_sends("\r\n\r\n")
-        .expect("a request", &[request("GET / ")]);
+        .expect("a long head in many pieces is read", &[request("GET / ")]);
 }

@@ -10,7 +10,7 @@ fn requests_follow_one_another() {
     let mut talk = Conversation::new();
     assert!(talk.connection.is_idle());
     talk.client_sends(GET)
-        .expect("a request", &[request("GET / a.example")]);
+        .expect("the first request is read", &[request("GET / a.example")]);
     assert!(talk.connection.is_body_done() && !talk.connection.is_idle());
     assert_eq!(talk.answer("hello"), Next::Request);
     talk.expect_output(
@@ -19,7 +19,7 @@ fn requests_follow_one_another() {
     );
     assert!(talk.connection.is_idle());
     talk.client_sends(GET)
-        .expect("another", &[request("GET / a.example")]);
+        .expect("the second request is read", &[request("GET / a.example")]);
     assert_eq!(talk.connection.request_index(), 2);
 }
 
@@ -79,7 +79,8 @@ fn bodies_of_known_length() {
         &[request("POST / a.example")],
     );
     assert!(!talk.connection.is_body_done());
-    talk.client_sends("abc").expect("a part", &[data("abc")]);
+    talk.client_sends("abc")
+        .expect("a part of the body is reported", &[data("abc")]);
     talk.client_sends("deGET").expect(
         "the rest of the body is reported",
         &[data("de"), Event::BodyEnd],

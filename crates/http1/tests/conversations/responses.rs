@@ -187,7 +187,7 @@ fn trailers_are_sent_after_chunks_only() {
         talk.respond(200, length);
         talk.out.clear();
         talk.connection.finish(Some(&trailers), &mut talk.out);
-        talk.expect_output("trailers", want);
+        talk.expect_output("trailers follow only chunked content", want);
     }
 }
 
@@ -295,7 +295,7 @@ fn a_body_error_within_the_response_only_closes() {
     talk.send("a").out.clear();
     let error = PeerError::Chunk(ChunkError::SizeInvalid);
     talk.client_sends("x")
-        .expect("broken", &[Event::Error(error)]);
+        .expect("the chunk is malformed", &[Event::Error(error)]);
     talk.connection
         .error_response(error.answer(), None, None, &mut talk.out);
     talk.expect_output("no error response is sent within another response", "");
@@ -388,7 +388,7 @@ fn connect_becomes_a_tunnel_with_2xx() {
     let ask = "CONNECT b.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n";
     let mut talk = Conversation::new();
     talk.client_sends(ask).expect(
-        "a tunnel",
+        "the request asks for a tunnel",
         &[request("CONNECT b.example:443 b.example:443")],
     );
     assert_eq!(talk.respond(200, Some(0)), BodyMode::UntilClose);

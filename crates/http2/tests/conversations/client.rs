@@ -45,7 +45,7 @@ fn requests_have_pseudo_fields_and_none_for_the_hop() {
     head.set_expect(expect);
     talk.asks(&head, false);
     talk.expect_output(
-        "RFC 9113 §8.2.2 and §8.3.1",
+        "connection-specific fields are dropped (RFC 9113 §8.2.2), pseudo-header fields come first (§8.3.1)",
         &[
             "HEADERS 1 END :method=GET :scheme=http :authority=a.example :path=/a?b",
             "HEADERS 3 END :method=OPTIONS :scheme=http :path=*",
@@ -514,8 +514,10 @@ fn goaway_refuses_what_the_server_has_not_looked_at() {
 fn a_graceful_shutdown_of_the_server_refuses_nothing() {
     let mut talk = Conversation::new();
     talk.gets();
-    talk.server_sends(goaway(0x7fff_ffff, 0))
-        .expect("§6.8", &["goaway 2147483647 NO_ERROR"]);
+    talk.server_sends(goaway(0x7fff_ffff, 0)).expect(
+        "the GOAWAY of a graceful shutdown (RFC 9113 §6.8) is reported",
+        &["goaway 2147483647 NO_ERROR"],
+    );
     assert!(!talk.connection.can_request());
     talk.server_sends(headers(1, WHOLE, OK)).expect(
         "a stream opened before GOAWAY is completed",
@@ -644,7 +646,7 @@ fn a_cancelled_stream_is_over_and_its_section_decoded_all_the_same() {
     talk.connection
         .reset(talk.key(1), ErrorCode::CANCEL, &mut talk.out);
     talk.release(1)
-        .expect_output("once", &["RST_STREAM 1 CANCEL"]);
+        .expect_output("RST_STREAM is sent once", &["RST_STREAM 1 CANCEL"]);
     let section = [&block(OK)[..], b"\x40\x01a\x01b"].concat();
     talk.server_sends(frame(HEADERS, END_HEADERS, 1, &section))
         .server_sends(data(1, END_STREAM, b"x"));
@@ -677,7 +679,10 @@ fn ping_is_answered_and_answers_are_reported() {
         ]
         .concat(),
     );
-    talk.expect("once", &["pong abcdefgh"]);
+    talk.expect(
+        "only the first answer to PING is reported",
+        &["pong abcdefgh"],
+    );
     assert_eq!(
         talk.costs, 2,
         "frames that the client asked for cost nothing"
@@ -694,7 +699,7 @@ fn goaway_of_ours_ends_the_connection_with_the_last_stream() {
     talk.gets();
     talk.connection.go_away(&mut talk.out);
     talk.connection.go_away(&mut talk.out);
-    talk.expect_output("said once", &["GOAWAY 0 NO_ERROR "]);
+    talk.expect_output("GOAWAY is sent once", &["GOAWAY 0 NO_ERROR "]);
     assert!(!talk.connection.can_request() && !talk.connection.is_over());
     talk.server_sends(headers(1, WHOLE, OK)).release(1);
     assert!(talk.connection.is_over());

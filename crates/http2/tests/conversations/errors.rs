@@ -88,7 +88,7 @@ fn the_client_role_begins_with_its_preface_and_wants_settings() {
         let (said, _) = client::outcome(
             || {
                 let mut talk = begin();
-                talk.expect_output("the preface", &ours);
+                talk.expect_output("the client begins with its preface", &ours);
                 talk
             },
             &input,

@@ -45,7 +45,7 @@ fn content_stops_at_the_window_of_the_connection() {
         "streams of equal priority send in turns"
     );
     talk.expect_output(
-        "65,535 bytes",
+        "the streams send as many bytes as the connection's window allows, 65,535",
         &[
             "DATA 1 16384",
             "DATA 3 16384",

@@ -325,7 +325,12 @@ fn end_stream_is_not_part_of_a_remembered_section() {
     let mut talk = Talk::new();
     talk.repeats("a tunnel", 0, &tunnel, "CONNECT b:1 b:1 Http Tunnel");
     let refused = "CONNECT b:1 b:1 END Connect Http Tunnel";
-    talk.repeats("none", END_STREAM, &tunnel, refused);
+    talk.repeats(
+        "a CONNECT that ends its stream is refused",
+        END_STREAM,
+        &tunnel,
+        refused,
+    );
     talk.repeats("a tunnel again", 0, &tunnel, "CONNECT b:1 b:1 Http Tunnel");
     let trailers = headers(talk.latest(), WHOLE, &[]);
     talk.talk.client_sends(trailers);
@@ -338,18 +343,18 @@ fn the_length_of_content_holds_for_each_request() {
     let sized = section(&literal("content-length", "4"));
     let mut talk = Talk::new();
     let want = "GET /  Https Known(4)";
-    talk.repeats("four bytes", 0, &sized, want);
+    talk.repeats("a request that announces four bytes", 0, &sized, want);
     let id = talk.next;
     assert_eq!(
         talk.asks(END_STREAM, &sized),
         format!("RST_STREAM {id} PROTOCOL_ERROR"),
         "RFC 9113 §8.1.1: the stream ends without the announced four bytes"
     );
-    talk.repeats("they do", 0, &sized, want);
+    talk.repeats("the request after a malformed one", 0, &sized, want);
     let id = talk.latest();
     talk.talk.client_sends(data(id, END_STREAM, b"four"));
     let event = format!("{id} data four END");
-    talk.talk.expect("exactly", &[&event]);
+    talk.talk.expect("content as long as announced", &[&event]);
     talk.asks(0, &sized);
     let id = talk.latest();
     talk.talk.client_sends(data(id, 0, b"fives"));

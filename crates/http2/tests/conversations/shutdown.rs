@@ -26,7 +26,7 @@ fn shutdown_announces_waits_and_names_the_last_stream() {
     talk.connection.shut_down(talk.now, &mut talk.out);
     talk.connection.shut_down(talk.now, &mut talk.out);
     talk.expect_output(
-        "announced once",
+        "the graceful shutdown is announced once",
         &["GOAWAY 2147483647 NO_ERROR graceful shutdown"],
     );
     talk.client_sends(get(3));
@@ -144,7 +144,10 @@ fn nothing_is_received_after_an_error() {
     talk.client_sends(data(1, 0, b"x"));
     talk.events.clear();
     talk.output();
-    talk.client_sends(get(1)).expect("§5.4.1", &[]);
+    talk.client_sends(get(1)).expect(
+        "RFC 9113 §5.4.1: no request is read after a connection error",
+        &[],
+    );
     talk.connection.shut_down(talk.now, &mut talk.out);
     talk.connection.fail(PeerError::Overdrawn, &mut talk.out);
     talk.expect_output("one GOAWAY is enough", &[]);
@@ -156,7 +159,7 @@ fn the_caller_may_end_the_connection() {
     talk.client_sends(get(1));
     talk.connection.fail(PeerError::Overdrawn, &mut talk.out);
     talk.expect_output(
-        "costs",
+        "GOAWAY tells the client that its abuse budget is used up",
         &["GOAWAY 1 ENHANCE_YOUR_CALM the abuse budget is used up"],
     );
 }

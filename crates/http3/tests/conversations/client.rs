@@ -79,7 +79,10 @@ fn extended_connect_waits_for_the_setting() {
     let want = "HEADERS :method=CONNECT :protocol=websocket :scheme=https :authority=a.example :path=/chat";
     assert_eq!(said, [want]);
     talk.server_sends(id, [headers(OK), data(b"hi")].concat());
-    talk.expect("a tunnel", &["settings", "0 200 Tunnel", "0 data hi"]);
+    talk.expect(
+        "the server opens a tunnel",
+        &["settings", "0 200 Tunnel", "0 data hi"],
+    );
 }
 
 #[test]
@@ -410,7 +413,10 @@ fn a_server_may_stop_the_request_and_answer() {
     talk.connection.send_data(key, b"more", false, &mut out);
     assert_eq!(out, b"");
     talk.server_ends(id, [headers(OK), data(b"ok")].concat());
-    talk.expect("RFC 9114 §4.1", &["0 200 Unknown", "0 data ok END"]);
+    talk.expect(
+        "RFC 9114 §4.1: the response is complete although the request was stopped",
+        &["0 200 Unknown", "0 data ok END"],
+    );
     talk.server_stops(id, 0x100);
     talk.release(id);
     talk.expect("a stream that has ended causes no more frames", &[]);

@@ -399,12 +399,15 @@ fn more_content_than_the_site_takes_ends_the_stream() {
         "STOP_SENDING 0 H3_EXCESSIVE_LOAD",
         "RESET_STREAM 0 H3_EXCESSIVE_LOAD",
     ];
-    talk.expect("limit-request-body", &want);
+    talk.expect("content beyond limit-request-body", &want);
     // If `content-length` announces too much content, the request is refused with 413 at once.
     let mut talk = begin();
     let announced = with(POST, &[("content-length", "5")]);
     talk.sends(0, headers(&announced));
-    talk.expect("413", &["0 POST https://a.example/ ContentTooLarge"]);
+    talk.expect(
+        "a content-length beyond limit-request-body",
+        &["0 POST https://a.example/ ContentTooLarge"],
+    );
     let (status, _, text) = h2o_http::field_section::Refusal::ContentTooLarge.answer();
     assert_eq!(
         (status.as_u16(), text),
@@ -431,11 +434,11 @@ fn sections_that_cannot_be_decoded_end_the_connection() {
 fn a_failed_connection_finds_nothing_any_more() {
     let mut talk = Conversation::new();
     talk.sends(0, data(b"a"));
-    talk.expect("DATA first", &["close H3_FRAME_UNEXPECTED"]);
+    talk.expect("DATA before HEADERS", &["close H3_FRAME_UNEXPECTED"]);
     talk.ends(4, headers(GET)).resets(8, 0x10c).stops(0, 0x10c);
     talk.sends(14, [varint(0), Frame::settings(&[]).bytes()].concat());
     assert_eq!(talk.connection.on_datagram(b""), Ok(None));
-    talk.expect("nothing", &[]);
+    talk.expect("no event is reported after a connection error", &[]);
     assert!(talk.connection.is_over() && talk.connection.is_shutting_down());
     talk.connection.shut_down(talk.now);
     assert_eq!(talk.connection.next_timeout(), None);

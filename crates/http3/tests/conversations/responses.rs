@@ -113,7 +113,10 @@ fn a_response_before_the_request_is_complete_stops_the_rest() {
     talk.responds(0, 413, &[], Some(0), true);
     talk.release(0);
     let want = ["0 POST https://a.example/", "STOP_SENDING 0 H3_NO_ERROR"];
-    talk.expect("RFC 9114 §4.1", &want);
+    talk.expect(
+        "RFC 9114 §4.1: the server stops the rest of the request",
+        &want,
+    );
     talk.sends(0, data(b"more"));
     talk.expect("further bytes of the request are dropped", &[]);
 }
@@ -226,7 +229,7 @@ fn requests_that_are_alike_are_read_alike() {
         let id = 4 * round;
         talk.ends(id, headers(&fields));
         talk.expect(
-            "path",
+            "each path is read twice",
             &[&format!("{id} GET https://a.example{path} accept=*/* END")],
         );
         talk.is_done_with(id);

@@ -24,7 +24,10 @@ const UDP: Fields<'static> = &[
 fn extended_connect_is_an_upgrade() {
     let mut talk = Conversation::new();
     talk.sends(0, headers(WEBSOCKET));
-    talk.expect("RFC 9220", &["0 CONNECT https://a.example/chat"]);
+    talk.expect(
+        "extended CONNECT (RFC 9220) is a request",
+        &["0 CONNECT https://a.example/chat"],
+    );
     assert_eq!(talk.head.upgrade(), b"websocket");
     assert!(talk.head.asks_for_tunnel());
     assert_eq!(

@@ -1,5 +1,5 @@
 //! Helpers that the tests of the crate `http3` share.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 pub(crate) mod client;
 pub(crate) mod server;

@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(
                 pipes.spare.borrow().len(),
                 kept,
-                "pipes kept of a limit of {limit}"
+                "as many spare pipes are kept as the limit {limit} and three lent pipes allow"
             );
         }
     }

@@ -71,7 +71,8 @@ fn hosts(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
                 .error("duplicate host entry")
                 .with_hint("write all paths of the host below its first entry"));
         }
-        let index = u32::try_from(scope.hosts.len()).map_err(|_| key.error("too many hosts"))?;
+        let index = u32::try_from(scope.hosts.len())
+            .map_err(|_| key.error("the configuration has too many hosts"))?;
         scope.shared.edit::<HostKeys>().0.push(key.pos.clone());
         let host = scope.enter(Level::Host, |scope| {
             scope.host = Some(name.clone());

@@ -11,7 +11,7 @@ use h2o_testkit::patient;
 /// A server that runs in the test's process. Its drop stops it.
 pub(crate) struct Embedded {
     server: Option<Server>,
-    #[allow(dead_code, reason = "not all tests ask for it")]
+    #[allow(dead_code, reason = "not all test files use this field")]
     pub(crate) loaded: LoadedConfig,
     pub(crate) port: u16,
 }
@@ -48,13 +48,13 @@ impl Embedded {
     }
 
     /// The running server. Panics if it was stopped.
-    #[allow(dead_code, reason = "not all tests ask for it")]
+    #[allow(dead_code, reason = "not all test files call this function")]
     pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().expect("the server runs")
     }
 
     /// Waits until the only worker has finished a turn of its event loop that began after this call.
-    #[allow(dead_code, reason = "not all tests wait for that")]
+    #[allow(dead_code, reason = "not all test files call this function")]
     pub(crate) fn turn(&self) {
         // Two requests are needed: the first may be answered in a turn that began before this call and had already passed other
         // connections.
@@ -68,7 +68,7 @@ impl Embedded {
     }
 
     /// Begins the graceful shutdown of the server.
-    #[allow(dead_code, reason = "not all tests end theirs")]
+    #[allow(dead_code, reason = "not all test files call this function")]
     pub(crate) fn shut_down(&self) {
         if let Some(server) = &self.server {
             server.shut_down();

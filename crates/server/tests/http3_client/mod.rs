@@ -1,7 +1,7 @@
 //! An HTTP/3 client for tests. It uses the QUIC transport of this project, but has its own code for HTTP/3 frames and QPACK,
 //! independent of the server's.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 #![allow(
     clippy::disallowed_methods,
     reason = "a client over a socket goes by the clock of the machine"

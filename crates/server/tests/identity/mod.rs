@@ -1,6 +1,6 @@
 //! Makes a self-signed certificate, and configuration lines of listeners that present it.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::path::Path;

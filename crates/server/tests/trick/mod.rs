@@ -1,6 +1,6 @@
 //! Directives that tests define to add their own handlers to a path.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Pass};
 use h2o_exchange::{Handler, Scope};
@@ -16,7 +16,7 @@ pub(crate) const fn tricks<T: Tricks>() -> Directive<Scope> {
     handlers("test.trick", |scope, command| {
         let name = command.node.scalar()?;
         let found = T::ALL.iter().find(|(known, _)| *known == name);
-        let (_, trick) = found.ok_or_else(|| command.error("no such trick"))?;
+        let (_, trick) = found.ok_or_else(|| command.error("no test handler has this name"))?;
         scope.handlers.push(Box::new(*trick));
         Ok(())
     })

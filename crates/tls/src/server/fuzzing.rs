@@ -47,7 +47,7 @@ pub fn client_hello(input: &[u8]) {
     };
     assert!(
         !has_name,
-        "a ClientHello whose name is hidden has a name that counts"
+        "a ClientHello whose server name is to be hidden from rustls also has a valid server name"
     );
     let original = reader.message().to_vec();
     let rewritten = reader.with_hidden_name(input, at);

@@ -138,7 +138,10 @@ fn the_kernel_does_not_go_on_with_other_records_than_ours() {
         assert_eq!(*out, *b"");
         let actions = talk.server.take_kernel_actions();
         let [KernelAction::Record(21, alert)] = &actions[..] else {
-            panic!("{} messages", actions.len());
+            panic!(
+                "the kernel has to do {} actions, not those that the test expects",
+                actions.len()
+            );
         };
         assert_eq!(alert, &[1, 0]);
         talk.give_client(&kernel.record(21, alert));
@@ -162,7 +165,10 @@ fn the_kernel_is_not_left_without_the_keys_that_a_client_asks_for() {
     talk.give_server(&flight).unwrap();
     let actions = talk.server.take_kernel_actions();
     let [KernelAction::Record(22, message), KernelAction::Keys(keys)] = &actions[..] else {
-        panic!("{} messages", actions.len());
+        panic!(
+            "the kernel has to do {} actions, not those that the test expects",
+            actions.len()
+        );
     };
     talk.give_client(&kernel.record(22, message));
     let mut kernel = Kernel::new(&keys.0);
