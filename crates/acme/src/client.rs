@@ -195,13 +195,13 @@ impl<'a> Client<'a> {
                 AuthorizationStatus::Pending => {}
                 _ => {
                     return Err(Failure::refused(
-                        "the authority's check of a host name has failed or was revoked",
+                        "the authority has refused or revoked an earlier check of a host name",
                     ));
                 }
             }
             let question = authorization.challenge(kind.clone());
             let mut question = question.ok_or_else(|| {
-                Failure::refused("the authority does not offer the configured `challenge`")
+                Failure::refused("the authority does not offer the configured `challenge`: configure the other one")
             })?;
             let Identifier::Dns(name) = question.identifier().identifier else {
                 return Err(Failure::refused(

@@ -95,7 +95,7 @@ impl fmt::Display for CloseReason {
             Self::Reset => formatter.write_str("stateless reset by the peer"),
             Self::IdleTimeout => formatter.write_str("idle timeout"),
             Self::HandshakeTimeout => formatter.write_str("handshake timeout"),
-            Self::Local => formatter.write_str("closed"),
+            Self::Local => formatter.write_str("closed by this side"),
         }
     }
 }
