@@ -187,7 +187,7 @@ impl Reader<'_> {
                 (Some(explanation), _) => error.with_hint(explanation.hint),
                 (None, Some((context, start))) => {
                     let line = start.line.saturating_add(1);
-                    error.with_hint(format!("{context}, from line {line}"))
+                    error.with_hint(format!("{context} that begins in line {line}"))
                 }
                 (None, None) => error,
             }

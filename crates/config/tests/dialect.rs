@@ -339,7 +339,7 @@ fn errors_in_included_files_name_both_places() {
         (
             &[("f", "\na: !file v"), ("v", "b: [}")],
             "failed to parse configuration file v line 1 (included from file f line 2): \
-             did not find expected node content (column 5; while parsing a flow node, from line 1)",
+             did not find expected node content (column 5; while parsing a flow node that begins in line 1)",
         ),
         (
             &[("f", "\na: !file v"), ("v", "")],
@@ -348,7 +348,7 @@ fn errors_in_included_files_name_both_places() {
         (
             &[("f", "!file v"), ("v", "\n!file w"), ("w", "a: [}")],
             "failed to parse configuration file w line 1 (included from file v line 2): \
-             did not find expected node content (column 5; while parsing a flow node, from line 1)",
+             did not find expected node content (column 5; while parsing a flow node that begins in line 1)",
         ),
         (
             &[("f", "!file v"), ("v", "\n!file f")],

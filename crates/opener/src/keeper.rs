@@ -230,8 +230,11 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             "only the main loop of the keeper process reads a configuration",
         )),
         Task::LogCommand => {
-            let input = descriptor
-                .ok_or_else(|| io::Error::other("the server has sent no input for the command"))?;
+            let input = descriptor.ok_or_else(|| {
+                io::Error::other(
+                    "the server has passed no pipe for the standard input of the log command",
+                )
+            })?;
             run(text()?, &input).map(Some)
         }
         Task::Application => {

@@ -52,7 +52,7 @@ pub(super) struct EnvMaker {
 struct SpareFacts(RefCell<Vec<Rc<Facts>>>);
 
 impl EnvMaker {
-    /// Returns `None` if the classes are not defined.
+    /// Returns `None` if [`super::objects::define`] has not defined the classes of these Hashes in the VM.
     pub(super) fn new(vm: &Vm) -> Option<Self> {
         let cell = vm.local::<ClassCell>();
         let classes = cell.0.get()?;

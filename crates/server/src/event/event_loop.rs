@@ -94,7 +94,7 @@ pub(crate) struct EventLoop {
     wanted: Rc<Cell<usize>>,
     tables: Vec<Box<dyn ConnectionTable>>,
     is_draining: bool,
-    /// The site by which new requests are routed.
+    /// The current configuration's hosts and paths, by which new requests are routed; requests under way keep those that they began with.
     site: Rc<LocalSite>,
     sweeps: Rc<[Sweep]>,
     /// Timer events that have fired.
@@ -151,7 +151,7 @@ impl EventLoop {
         &self.worker
     }
 
-    /// The site by which new requests are routed.
+    /// The current configuration's hosts and paths, by which new requests are routed; requests under way keep those that they began with.
     pub(crate) const fn site(&self) -> &Rc<LocalSite> {
         &self.site
     }

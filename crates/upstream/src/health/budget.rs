@@ -30,7 +30,7 @@ pub(crate) struct RetryBudget {
     percentage: u32,
     /// The budget that was saved, in hundredths of a retry.
     saved: AtomicI64,
-    /// Upper 32 bits: the current second. Lower 32 bits: the free retries used in that second.
+    /// Upper 32 bits: the latest second of any worker's clock. Lower 32 bits: the free retries used in that second.
     floor: AtomicU64,
     origin: Instant,
 }
@@ -109,7 +109,7 @@ mod tests {
             let now = origin + Duration::from_secs(second);
             assert_eq!(taken(&budget, now, 50), 10, "{second}");
         }
-        // A worker whose clock is behind counts its retries in the current second.
+        // A worker whose clock is behind counts its retries in the latest second, not in an earlier one of its own.
         assert_eq!(taken(&budget, origin, 50), 0);
     }
 

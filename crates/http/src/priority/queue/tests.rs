@@ -112,7 +112,8 @@ fn a_removed_stream_knows_whether_it_has_sent() {
     }
 }
 
-/// The states of a slot (number that the caller gives to a stream), while another stream of the same urgency is queued.
+/// What the queue knows of a slot (the number that the caller gives to a stream): whether its stream is queued, and among which others. A
+/// second stream of the same urgency is always queued, so that a test sees which of the two comes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// The slot is larger than any that the queue was ever given.
