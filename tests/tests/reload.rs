@@ -227,6 +227,42 @@ hosts: {{ default: {{ paths: {{ /: {{ status: ON }} }} }} }}
 }
 
 #[test]
+fn sizes_of_buffers_that_the_kernel_reduces_are_told_once_for_a_listener() {
+    let folder = Folder::new();
+    self_signed(&folder, "site", Key::EcPkcs8, "localhost");
+    let config = "num-threads: 2
+listen: { host: 127.0.0.1, port: @PORT@, sndbuf: 2000000000 }
+listen:
+  host: 127.0.0.1
+  port: @QUICPORT@
+  type: quic
+  quic: { rcvbuf: 2000000000, sndbuf: 4096 }
+  ssl: { certificate-file: '@DIR@/site.crt', key-file: '@DIR@/site.key' }
+hosts: { default: { paths: { /: { status: ON } } } }
+";
+    let server = Setup::in_folder(folder, config).start();
+    let told = |name: &str, port: u16| {
+        let messages = server.messages();
+        let want = format!("`{name}` of 127.0.0.1:{port} is ");
+        let lines = messages.lines().filter(|line| line.contains(&want));
+        lines
+            .filter(|line| line.contains(" bytes instead of 2000000000: "))
+            .count()
+    };
+    let (tcp, quic) = (server.port(), server.port_of("QUICPORT"));
+    assert_eq!(
+        [
+            told("sndbuf", tcp),
+            told("rcvbuf", quic),
+            told("sndbuf", quic)
+        ],
+        [1, 1, 0],
+        "{}",
+        server.messages()
+    );
+}
+
+#[test]
 fn h2o_reload_says_why_it_cannot_ask() {
     let mut server = Setup::new(&site("", &redirect("/a", "one"))).start();
     let (code, _, errors) = h2o_reload(&server, &[]);

@@ -38,15 +38,15 @@ pub(crate) const ATTRIBUTES: &[Attribute] = &[
         "sndbuf",
         "BYTES",
         "the kernel's choice",
-        "Send buffer of the UDP sockets. Linux doubles the size, to have room for its own bookkeeping. If the kernel refuses the \
-         size, the server does not start.",
+        "Send buffer of the UDP sockets. Linux doubles the size, to have room for its own bookkeeping. The kernel reduces a \
+         size above its limit, and the server warns of that.",
     ),
     attribute(
         "rcvbuf",
         "BYTES",
         "the kernel's choice",
-        "Receive buffer of the UDP sockets. Linux doubles the size, as for `sndbuf`. If the kernel refuses the size, the server \
-         does not start.",
+        "Receive buffer of the UDP sockets. Linux doubles the size, as for `sndbuf`. The kernel reduces a size above \
+         its limit, and the server warns of that.",
     ),
     attribute(
         "amp-limit",

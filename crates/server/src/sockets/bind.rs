@@ -181,7 +181,7 @@ fn open(
 ) -> Result<Option<Vec<OwnedFd>>, String> {
     let (address, opened) = match &listener.endpoint {
         Endpoint::Unix(path) => {
-            let socket = bind_unix(path, listener);
+            let socket = bind_unix(path, listener, warnings);
             let socket = socket.map_err(|error| listener.error(error).to_string())?;
             return Ok(Some(vec![socket]));
         }
@@ -195,7 +195,7 @@ fn open(
             let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
                 drop(alone);
                 (0..count.max(1))
-                    .map(|_| bind_udp(*address, listener))
+                    .map(|_| bind_udp(*address, listener, warnings))
                     .collect()
             });
             (*address, opened)
@@ -224,8 +224,7 @@ fn open(
 /// Applies the socket options of the configuration to a listening socket that another process has opened.
 fn tune(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
     match listener.endpoint {
-        Endpoint::Unix(_) => set_buffer_sizes(socket, listener),
-        Endpoint::Udp(_) => tune_udp(socket, listener),
+        Endpoint::Unix(_) | Endpoint::Udp(_) => set_buffer_sizes(socket, listener, warnings),
         Endpoint::Tcp(_) => tune_tcp(socket, listener, warnings),
     }
 }
@@ -357,23 +356,14 @@ fn announce(listeners: &Listeners, settings: &ServerSettings) {
 
 /// Binds the UDP socket of a QUIC listener. The worker later sets the socket's options for packet information and against
 /// fragmentation.
-fn bind_udp(address: SocketAddr, listener: &Listener) -> io::Result<OwnedFd> {
+fn bind_udp(
+    address: SocketAddr,
+    listener: &Listener,
+    warnings: &mut Vec<String>,
+) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
-    tune_udp(&socket, listener)?;
+    set_buffer_sizes(&socket, listener, warnings)?;
     Ok(socket)
-}
-
-fn tune_udp(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
-    let Some(quic) = &listener.quic else {
-        return Ok(());
-    };
-    if let Some(size) = quic.send_buffer {
-        sockopt::set_socket_send_buffer_size(socket, size)?;
-    }
-    if let Some(size) = quic.receive_buffer {
-        sockopt::set_socket_recv_buffer_size(socket, size)?;
-    }
-    Ok(())
 }
 
 fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
@@ -383,12 +373,38 @@ fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
 }
 
 /// Applies the buffer sizes `sndbuf` and `rcvbuf` of the listener to its socket; accepted TCP sockets inherit them.
-fn set_buffer_sizes(socket: &OwnedFd, listener: &Listener) -> io::Result<()> {
-    if let Some(size) = listener.sndbuf {
+/// Warns, once for all sockets of a listener, of a size that the kernel has reduced.
+fn set_buffer_sizes(
+    socket: &OwnedFd,
+    listener: &Listener,
+    warnings: &mut Vec<String>,
+) -> io::Result<()> {
+    let (send, receive) = match &listener.quic {
+        Some(quic) => (quic.send_buffer, quic.receive_buffer),
+        None => (listener.sndbuf, listener.rcvbuf),
+    };
+    let mut compare = |name, limit, wanted, got: rustix::io::Result<usize>| {
+        // The kernel doubles the size that it is told, and returns the doubled size.
+        let Ok(got) = got.map(|got| got / 2) else {
+            return;
+        };
+        let text = format!(
+            "`{name}` of {} is {got} bytes instead of {wanted}: the kernel allows no more ({limit})",
+            listener.label
+        );
+        if got < wanted && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    };
+    if let Some(size) = send {
         sockopt::set_socket_send_buffer_size(socket, size)?;
+        let got = sockopt::socket_send_buffer_size(socket);
+        compare("sndbuf", "net.core.wmem_max", size, got);
     }
-    if let Some(size) = listener.rcvbuf {
+    if let Some(size) = receive {
         sockopt::set_socket_recv_buffer_size(socket, size)?;
+        let got = sockopt::socket_recv_buffer_size(socket);
+        compare("rcvbuf", "net.core.rmem_max", size, got);
     }
     Ok(())
 }
@@ -416,7 +432,7 @@ fn bind_tcp(
 fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -> io::Result<()> {
     // Accepted sockets inherit TCP_NODELAY.
     sockopt::set_tcp_nodelay(socket, true)?;
-    set_buffer_sizes(socket, listener)?;
+    set_buffer_sizes(socket, listener, warnings)?;
     match &listener.congestion {
         None => prefer_bbr(socket),
         Some(name) => {
@@ -440,7 +456,11 @@ fn prefer_bbr(socket: &OwnedFd) {
     }
 }
 
-fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
+fn bind_unix(
+    path: &Path,
+    listener: &Listener,
+    warnings: &mut Vec<String>,
+) -> Result<OwnedFd, String> {
     let shown = path.display();
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
@@ -458,14 +478,14 @@ fn bind_unix(path: &Path, listener: &Listener) -> Result<OwnedFd, String> {
         }
         Err(_) => {}
     }
-    let open = || -> io::Result<OwnedFd> {
+    let open = |warnings: &mut Vec<String>| -> io::Result<OwnedFd> {
         let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
-        set_buffer_sizes(&socket, listener)?;
+        set_buffer_sizes(&socket, listener, warnings)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&socket, BACKLOG)?;
         Ok(socket)
     };
-    let socket = open()
+    let socket = open(warnings)
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
     if let Some(owner) = &listener.unix.owner {
         let user = crate::site::users::find_user(owner)
