@@ -105,6 +105,8 @@ pub(crate) enum Op {
     Compile,
     Freeze,
     Collect,
+    PauseCollector,
+    CollectStep,
     ArraySet,
     Begin,
     Source,

@@ -472,6 +472,8 @@ enum op {
   OP_COMPILE_,
   OP_FREEZE_,
   OP_COLLECT_,
+  OP_PAUSE_COLLECTOR_,
+  OP_COLLECT_STEP_,
   OP_ARRAY_SET_,
   OP_BEGIN_,
   OP_SOURCE_,
@@ -652,7 +654,16 @@ static mrb_value run(mrb_state *mrb, void *data)
   }
   case OP_COMPILE_: return compile(mrb, work);
   case OP_FREEZE_: return mrb_obj_freeze(mrb, a);
-  case OP_COLLECT_: mrb_full_gc(mrb); return mrb_nil_value();
+  case OP_COLLECT_:
+    mrb->gc.disabled = FALSE;
+    mrb_full_gc(mrb);
+    return mrb_nil_value();
+  case OP_PAUSE_COLLECTOR_:
+    mrb->gc.disabled = work->count != 0;
+    return mrb_nil_value();
+  case OP_COLLECT_STEP_:
+    mrb_incremental_gc(mrb);
+    return mrb_bool_value(mrb->gc.state == MRB_GC_STATE_ROOT);
   default: return mrb_nil_value();
   }
 #undef NAME

@@ -1,7 +1,8 @@
 //! Tests of the pitfalls of mruby's C interface, and of the conversion of values between Rust and Ruby.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::watchdog::allowance;
 use crate::{Finish, Leave, Options, Ticket, Value, Vm, faults};
@@ -310,6 +311,44 @@ fn memory_beyond_the_limit_is_an_error_and_the_vm_goes_on() {
     }
     vm.scope(|| vm.collect());
     assert!(vm.memory() < 4 * 1024 * 1024, "{}", vm.memory());
+}
+
+#[test]
+fn garbage_behind_a_limit_is_collected_in_parts_and_nothing_else_is() {
+    let vm = vm_with(Options {
+        time_limit: Duration::from_millis(50),
+        ..Options::default()
+    });
+    let called = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&called);
+    vm.on_exhausted(move |_| counter.set(counter.get() + 1));
+    evaluate(&vm, "$kept = Array.new(5000) { |i| i.to_s }; 1");
+    vm.scope(|| vm.collect());
+    let before = vm.memory();
+    let hungry = "a = []; loop { f = Fiber.new { Fiber.yield }; f.resume; a << f }";
+    for round in 1..=2 {
+        assert!(evaluate(&vm, hungry).contains("TimeLimitError"));
+        assert_eq!(called.get(), round);
+        let full = vm.memory();
+        // The script that comes next finds the garbage, and does not collect it.
+        assert_eq!(evaluate(&vm, "$kept.size"), "5000");
+        assert!(vm.memory() > full / 2, "{full} {}", vm.memory());
+        let mut parts = 1;
+        while !vm.collect_some() {
+            parts += 1;
+            // Scripts run in between, and their objects live.
+            evaluate(&vm, "$kept << 'more'; 1");
+            assert!(parts < 10_000, "the collection does not end");
+        }
+        assert!(parts > 5, "{parts}");
+        let after = vm.memory();
+        assert!(after < full / 4, "{before} {full} {after}");
+        let want = format!("[\"4999\", {}, true]", 5000 + (parts - 1));
+        let check =
+            "got = [$kept[4999], $kept.size, GC.generational_mode]; $kept = $kept[0, 5000]; got";
+        assert_eq!(evaluate(&vm, check), want);
+    }
+    assert!(vm.collect_some());
 }
 
 #[test]

@@ -17,8 +17,11 @@ use super::{content, http, objects, password, redis, wait};
 /// The smallest value of `mruby.memory-limit`, in bytes.
 pub(super) const LEAST_MEMORY: usize = 32 << 20;
 
-/// How long after a script has reached a limit the worker returns the memory of its garbage to the system: not at once, since other
-/// requests have waited for that script already.
+/// Pause between two parts of the collection of garbage after a script has reached a limit, in which the worker serves other requests.
+const COLLECTION_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long after the garbage of a script that reached a limit was collected the worker returns free memory to the system, which takes
+/// milliseconds. A script that soon reaches a limit again uses that memory.
 const GIVE_BACK_AFTER: Duration = Duration::from_millis(200);
 
 /// A script in the configuration.
@@ -71,8 +74,8 @@ pub(super) struct Machine {
 pub(super) struct Host {
     worker: RefCell<Weak<Worker>>,
     site: RefCell<Weak<LocalSite>>,
-    /// Whether the worker has a task that will call [`Vm::give_back_memory`].
-    is_giving_back: Cell<bool>,
+    /// Whether the worker has a task that calls [`Vm::collect_some`] until all garbage is collected.
+    is_collecting: Cell<bool>,
 }
 
 impl Host {
@@ -172,15 +175,22 @@ impl Machine {
         vm.on_lost(|vm, exception| report(&describe(vm, exception)));
         vm.on_exhausted(|vm| {
             let Ok(worker) = Host::worker(vm) else { return };
-            if vm.local::<Host>().is_giving_back.replace(true) {
+            if vm.local::<Host>().is_collecting.replace(true) {
                 return;
             }
             let vm = vm.reference();
             let host = Rc::clone(&worker);
             worker.spawn(async move {
+                loop {
+                    host.sleep(COLLECTION_PAUSE).await;
+                    let Some(vm) = vm.upgrade() else { return };
+                    if vm.collect_some() {
+                        vm.local::<Host>().is_collecting.set(false);
+                        break;
+                    }
+                }
                 host.sleep(GIVE_BACK_AFTER).await;
                 if let Some(vm) = vm.upgrade() {
-                    vm.local::<Host>().is_giving_back.set(false);
                     vm.give_back_memory();
                 }
             });

@@ -117,6 +117,19 @@ type LostHook = Box<dyn Fn(&Vm, Value)>;
 /// The function that is called when a script has reached a limit; see [`Vm::on_exhausted`].
 type ExhaustedHook = Box<dyn Fn(&Vm)>;
 
+/// What [`Vm::collect_some`] has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Collection {
+    /// Nothing: the library collects garbage while scripts run.
+    #[default]
+    Idle,
+    /// A collection has to begin. Until then the library collects nothing, since it would collect everything at once, in the time of
+    /// the script that happens to run.
+    Due,
+    /// A collection is under way, in steps; this many have to end.
+    Running(u8),
+}
+
 /// A VM of mruby. It stays on its thread. Rust functions that Ruby calls may use its methods, also those that run Ruby code.
 pub struct Vm {
     raw: *mut State,
@@ -147,6 +160,7 @@ pub struct Vm {
     pub(crate) root: PathBuf,
     lost: RefCell<Option<LostHook>>,
     exhausted: RefCell<Option<ExhaustedHook>>,
+    collection: Cell<Collection>,
     /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
     /// Indices in `roots` of the [`Rooted`] values that were dropped while the garbage collector ran. They are freed when the
@@ -245,6 +259,7 @@ impl Vm {
             root: options.root.clone(),
             lost: RefCell::default(),
             exhausted: RefCell::default(),
+            collection: Cell::default(),
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
             strands: RefCell::default(),
@@ -337,7 +352,7 @@ impl Vm {
         // Done before the watchdog counts: the next script must not pay for the garbage of a script that reached a limit.
         if is_first && self.is_exhausted.replace(false) {
             regexp::forget_kept(self);
-            self.collect();
+            self.plan_collection();
             let _ = self.prepare_interrupts();
         }
         // SAFETY: the VM is open, and `Entered` leaves it when it is dropped.
@@ -557,9 +572,9 @@ impl Vm {
         *self.lost.borrow_mut() = Some(Box::new(hook));
     }
 
-    /// Sets the function that is called when a script has reached a limit, and may have left much garbage. The garbage is collected when
-    /// the VM is entered next. The function has to see to it that [`Vm::give_back_memory`] is called later, when nobody waits for a
-    /// script: to return memory to the system takes milliseconds.
+    /// Sets the function that is called when a script has reached a limit, and may have left much garbage. It has to see to it that
+    /// [`Vm::collect_some`] is called again and again, with pauses for the requests of others, until all is collected, and then
+    /// [`Vm::give_back_memory`].
     pub fn on_exhausted(&self, hook: impl Fn(&Self) + 'static) {
         *self.exhausted.borrow_mut() = Some(Box::new(hook));
     }
@@ -572,9 +587,63 @@ impl Vm {
         }
     }
 
-    /// Collects what scripts that reached a limit have left, if that has not been done yet, and returns free memory to the system.
+    /// A script has reached a limit, and may have left much garbage. If memory is short, or nobody calls [`Vm::collect_some`], the garbage is
+    /// collected now, which may take as long as the script ran.
+    fn plan_collection(&self) {
+        if self.exhausted.borrow().is_none() || self.memory() > self.memory_limit() / 4 * 3 {
+            self.collect();
+            return;
+        }
+        self.collection.set(match self.collection.get() {
+            Collection::Idle | Collection::Due => {
+                self.pause_collector(true);
+                Collection::Due
+            }
+            // The collection under way began before the garbage was there.
+            Collection::Running(_) => Collection::Running(2),
+        });
+    }
+
+    /// Collects a part of the garbage that scripts have left which reached a limit, in a few milliseconds at most. Returns whether all has
+    /// been collected.
+    pub fn collect_some(&self) -> bool {
+        let _entered = self.enter();
+        let count = match self.collection.get() {
+            Collection::Idle => return true,
+            Collection::Due => {
+                // In this mode the library collects in steps, but needs more time for the garbage of ordinary requests.
+                self.pause_collector(false);
+                if self.set_generational(false).is_err() {
+                    self.collect();
+                    self.collection.set(Collection::Idle);
+                    return true;
+                }
+                1
+            }
+            Collection::Running(count) => count,
+        };
+        let has_ended = self.run(Op::CollectStep, |_| ()).map(Value::is_true);
+        let left = count - u8::from(has_ended.unwrap_or(true));
+        self.collection.set(Collection::Running(left));
+        if left == 0 {
+            self.collection.set(Collection::Idle);
+            let _ = self.set_generational(true);
+        }
+        left == 0
+    }
+
+    /// Has the library collect no garbage, or collect again.
+    fn pause_collector(&self, is_paused: bool) {
+        let _ = self.run(Op::PauseCollector, |work| work.count = is_paused.into());
+    }
+
+    fn set_generational(&self, is_on: bool) -> Result<Value, Value> {
+        let collector = self.constant(None, "GC")?;
+        self.call(collector, "generational_mode=", &[Value::boolean(is_on)])
+    }
+
+    /// Returns free memory to the system.
     pub fn give_back_memory(&self) {
-        self.scope(|| ());
         give_back_free_memory();
     }
 
