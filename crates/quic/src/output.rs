@@ -46,17 +46,27 @@ impl Output {
     }
 
     /// As [`Output::write_copy`], but without a copy.
-    pub fn write(&mut self, connection: &mut Connection, stream: StreamId, mut bytes: Bytes) {
-        while self.is_empty() && !bytes.is_empty() {
-            match connection.write(stream, &mut bytes) {
+    pub fn write(&mut self, connection: &mut Connection, stream: StreamId, bytes: Bytes) {
+        self.write_all(connection, stream, [bytes]);
+    }
+
+    /// As [`Output::write`], for bytes in several pieces. Empty pieces are left out.
+    pub fn write_all<const N: usize>(
+        &mut self,
+        connection: &mut Connection,
+        stream: StreamId,
+        mut pieces: [Bytes; N],
+    ) {
+        while self.is_empty() {
+            match connection.write_pieces(stream, &mut pieces) {
+                Write::Taken(_) if pieces.iter().all(Bytes::is_empty) => return,
                 Write::Taken(_) => {}
                 Write::Blocked => break,
                 Write::Stopped(_) | Write::Unknown => return,
             }
         }
-        if !bytes.is_empty() {
-            self.pieces.push(bytes);
-        }
+        let left = pieces.into_iter().filter(|piece| !piece.is_empty());
+        self.pieces.extend(left);
     }
 
     /// Ends the stream after the bytes that wait.

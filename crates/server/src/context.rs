@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use bytes::Bytes;
 use h2o_exchange::Worker;
 
 use crate::event::event_loop::EventLoop;
@@ -43,6 +44,8 @@ pub(crate) struct Scratch {
     pub(crate) output: Reusable<Vec<u8>>,
     pub(crate) cipher_in: Reusable<Vec<u8>>,
     pub(crate) cipher_out: Reusable<OutputBuffer>,
+    /// The beginning of the response that was sent last over HTTP/3: its head, the header of a DATA frame, and a short body.
+    pub(crate) beginning: Reusable<Bytes>,
 }
 
 /// A value (a buffer) that a driver takes out, uses and puts back.
@@ -56,6 +59,18 @@ impl<T: Default> Reusable<T> {
 
     pub(crate) fn put(&self, value: T) {
         self.0.replace(value);
+    }
+}
+
+impl Reusable<Bytes> {
+    /// Returns `bytes` as shared memory. If they equal those of the call before, they share its memory, and nothing is allocated.
+    #[inline]
+    pub(crate) fn share(&self, bytes: &[u8]) -> Bytes {
+        let mut last = self.0.borrow_mut();
+        if *last != bytes {
+            *last = Bytes::copy_from_slice(bytes);
+        }
+        last.clone()
     }
 }
 
@@ -97,5 +112,25 @@ impl Context {
     /// for something other than its socket; a static file from memory needs none.
     pub(crate) fn waker(&self, token: u64, stream: u32) -> Waker {
         WakeQueue::waker(&self.wakes, (token, stream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_bytes_in_a_row_share_their_memory() {
+        let buffer = Reusable::<Bytes>::default();
+        let first = buffer.share(b"head");
+        let second = buffer.share(b"head");
+        assert_eq!(
+            (&first[..], first.as_ptr()),
+            (&b"head"[..], second.as_ptr())
+        );
+        assert_eq!(buffer.share(b"other"), &b"other"[..]);
+        let again = buffer.share(b"head");
+        assert_eq!(again, first);
+        assert_ne!(again.as_ptr(), first.as_ptr());
     }
 }

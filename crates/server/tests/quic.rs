@@ -44,6 +44,13 @@ const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.hang", |scope, _| {
     Ok(())
 })];
 
+/// Lengths of files around those from which the server sends a file in another way.
+const LENGTHS: [usize; 8] = [1, 255, 256, 1024, 1025, 8192, 8193, 70_000];
+
+fn content(len: usize) -> Vec<u8> {
+    (b'a'..=b'z').cycle().take(len).collect()
+}
+
 /// Creates a folder with the certificate `crt` and the key `key` of `a.test`, and a large file below its directory `files`.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -53,6 +60,9 @@ fn folder() -> &'static Path {
         std::fs::create_dir(&files).unwrap();
         std::fs::write(files.join("large"), vec![b'x'; 4_000_000]).unwrap();
         std::fs::write(files.join("small"), "x").unwrap();
+        for len in LENGTHS {
+            std::fs::write(files.join(len.to_string()), content(len)).unwrap();
+        }
         folder
     };
     FOLDER.get_or_init(make).path()
@@ -105,6 +115,31 @@ fn reported(server: &Embedded, module: &str, name: &str) -> Option<u64> {
     let (_, value) = report.split_once(&format!("\"{name}\": "))?;
     let digits = value.split(|byte: char| !byte.is_ascii_digit()).next()?;
     Some(digits.parse().unwrap())
+}
+
+#[test]
+fn files_of_all_lengths_arrive_whole_one_by_one_and_together() {
+    let server = start("");
+    let mut client = Client::connect(server.port);
+    let check = |client: &mut Client, asked: &[(usize, StreamId)]| {
+        for &(len, stream) in asked {
+            client.until(|client| client.answer(stream).has_ended);
+            let answer = client.answer(stream);
+            assert_eq!(answer.statuses(), [200], "{len}");
+            assert!(answer.content == content(len), "{len}");
+        }
+    };
+    for len in LENGTHS {
+        let stream = ask(&mut client, &format!("/{len}"));
+        check(&mut client, &[(len, stream)]);
+    }
+    let asked: Vec<_> = LENGTHS
+        .into_iter()
+        .cycle()
+        .take(40)
+        .map(|len| (len, ask(&mut client, &format!("/{len}"))))
+        .collect();
+    check(&mut client, &asked);
 }
 
 #[test]

@@ -56,9 +56,15 @@ impl Connection {
     }
 
     /// Writes as much of `data` as the stream takes, without copying, and removes that from `data`.
+    #[inline]
     pub fn write(&mut self, stream: StreamId, data: &mut Bytes) -> Write {
+        self.write_pieces(stream, std::slice::from_mut(data))
+    }
+
+    /// As [`Self::write`], for data in several pieces. Pieces that the stream takes entirely become empty.
+    pub fn write_pieces(&mut self, stream: StreamId, pieces: &mut [Bytes]) -> Write {
         let mut stream = self.library.send_stream(stream.library());
-        match stream.write_chunks(std::slice::from_mut(data)) {
+        match stream.write_chunks(pieces) {
             Ok(written) => {
                 self.written += written.bytes as u64;
                 self.stream_bytes_sent += written.bytes as u64;

@@ -1,7 +1,7 @@
 //! Conversations of our QUIC server with `quinn-proto`'s own client, in memory.
 
 use bytes::Bytes;
-use h2o_quic::{Event, Read, StreamId, Write};
+use h2o_quic::{Event, Output, Read, StreamId, Write};
 
 use crate::kit::Pair;
 
@@ -31,6 +31,48 @@ fn a_request_is_answered_on_its_stream() {
     assert_eq!(request, b"question");
     assert_eq!(pair.client_read(id), (b"answer".to_vec(), true));
     assert!(pair.seen.contains(&Event::Connected));
+}
+
+#[test]
+fn output_in_pieces_arrives_in_order_whatever_the_window_takes() {
+    let rows: [[&'static [u8]; 2]; 4] = [
+        [b"head", b"body"],
+        [b"", b"body"],
+        [b"head", b""],
+        // The window of 1500 bytes ends within the second piece.
+        [&[b'h'; 1000], &[b'b'; 3000]],
+    ];
+    for pieces in rows {
+        let mut pair = Pair::new();
+        pair.connect();
+        let id = pair.client_open();
+        pair.client_write(id, b"question", true);
+        let mut output = Output::default();
+        let (mut received, mut has_ended) = (Vec::new(), false);
+        for _ in 0..20 {
+            pair.run(|pair, event| match event {
+                Event::StreamOpened(stream) => {
+                    pair.server().set_send_window(1500);
+                    output.write_all(pair.server(), stream, pieces.map(Bytes::from_static));
+                    output.finish(pair.server(), stream);
+                }
+                Event::Writable(stream) => output.flush(pair.server(), stream),
+                _ => {}
+            });
+            if !has_ended {
+                let (data, is_end) = pair.client_read(id);
+                received.extend_from_slice(&data);
+                has_ended = is_end;
+            }
+            let index = pair.index.expect("the server has accepted the client");
+            if let Some(timeout) = pair.endpoint.timeout(index) {
+                pair.now = pair.now.max(timeout);
+                pair.endpoint.on_timeout(index, pair.now);
+            }
+        }
+        assert_eq!(received, pieces.concat());
+        assert!(has_ended && output.is_empty());
+    }
 }
 
 #[test]

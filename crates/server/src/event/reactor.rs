@@ -16,6 +16,9 @@ use tokio::io::unix::AsyncFd;
 /// Largest number of events fetched from the kernel per call.
 const BATCH: usize = 256;
 
+/// Flags with which a UDP socket is watched for input.
+const INPUT: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
 /// A readiness event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
@@ -105,6 +108,38 @@ impl Registry {
         )?)
     }
 
+    /// Watches a UDP socket for input, edge-triggered. It is not watched for space for output: each datagram that leaves the
+    /// kernel would make an event.
+    pub(crate) fn add_datagram_socket(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
+        Ok(epoll::add(
+            self.0.get_ref(),
+            socket,
+            epoll::EventData::new_u64(token),
+            INPUT,
+        )?)
+    }
+
+    /// Watches a UDP socket that is watched for input for space for output as well, or no longer. If there is space already, an
+    /// event tells so.
+    pub(crate) fn watch_output(
+        &self,
+        socket: &impl AsFd,
+        token: u64,
+        output: bool,
+    ) -> io::Result<()> {
+        let flags = if output {
+            INPUT | epoll::EventFlags::OUT
+        } else {
+            INPUT
+        };
+        Ok(epoll::modify(
+            self.0.get_ref(),
+            socket,
+            epoll::EventData::new_u64(token),
+            flags,
+        )?)
+    }
+
     /// Watches a listening socket, level-triggered. An event wakes one of the workers that share the listener.
     pub(crate) fn add_listener(&self, socket: &impl AsFd, token: u64) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
@@ -146,5 +181,50 @@ impl Readiness {
             closed: broken || flags.contains(epoll::EventFlags::RDHUP),
             broken,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn space_in_a_udp_socket_makes_events_only_while_it_is_asked_for() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
+        let mut reactor = Reactor::new().unwrap();
+        let registry = reactor.registry();
+        let here = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (near, far) = (here(), here());
+        registry.add_datagram_socket(&near, 7).unwrap();
+        const NONE: &[(u64, bool, bool)] = &[];
+        let mut events = || {
+            let mut ready = Vec::new();
+            reactor.take_more(&mut ready).unwrap();
+            let seen = ready.iter();
+            seen.map(|event| (event.token, event.readable, event.writable))
+                .collect::<Vec<_>>()
+        };
+        let exchange = || {
+            near.send_to(b"there", far.local_addr().unwrap()).unwrap();
+            far.recv(&mut [0; 8]).unwrap();
+        };
+        exchange();
+        assert_eq!(events(), NONE);
+        registry.watch_output(&near, 7, true).unwrap();
+        assert_eq!(events(), [(7, false, true)]);
+        assert_eq!(events(), NONE);
+        exchange();
+        assert_eq!(events(), [(7, false, true)]);
+        registry.watch_output(&near, 7, false).unwrap();
+        exchange();
+        assert_eq!(events(), NONE);
+        far.send_to(b"back", near.local_addr().unwrap()).unwrap();
+        assert_eq!(events(), [(7, true, false)]);
     }
 }

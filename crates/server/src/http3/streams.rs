@@ -33,8 +33,9 @@ const COPIED: usize = 1024;
 const SMALL_WINDOW: u64 = 64 * 1024;
 /// Smallest number of bytes of a response's body for which the server asks the source.
 const LEAST_PIECE: usize = 1024;
-/// Bytes of memory for the head of a response. A longer one costs another allocation.
-const HEAD_ROOM: usize = 256;
+/// Response bodies from this size on that are sent at once go to the transport without a copy; shorter ones are copied behind their
+/// heads.
+const SHARED: usize = 256;
 /// Bytes of room for the header of a DATA frame (RFC 9114 §7.1).
 const HEADER_ROOM: usize = 9;
 /// Number of bytes of a request's body that a client may send before a handler wants the body.
@@ -560,10 +561,19 @@ impl Streams for Http3Streams {
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
         let content_len = content.map_or(0, Bytes::len);
-        let mut out = Vec::with_capacity(HEAD_ROOM + content_len);
-        let head_len = self.engine.respond(key, &head, !shape.has_body, &mut out);
-        if let Some(content) = content {
-            self.engine.send_data(key, content, true, &mut out);
+        let mut body = Bytes::new();
+        turn.out.clear();
+        let head_len = self
+            .engine
+            .respond(key, &head, !shape.has_body, &mut turn.out);
+        if let Some(content) = content
+            && (self.engine).begin_data(key, content_len as u64, true, &mut turn.out)
+        {
+            if content_len < SHARED {
+                turn.out.extend_from_slice(content);
+            } else {
+                body = content.clone();
+            }
         }
         let is_whole = content.is_some() || !shape.has_body;
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
@@ -572,10 +582,11 @@ impl Streams for Http3Streams {
         if !is_whole || self.engine.priority(key) != PriorityParameters::DEFAULT {
             self.set_transport_priority(key);
         }
-        // The transport takes over this buffer without a copy; it would copy a borrowed slice.
-        let out = Bytes::from(out.into_boxed_slice());
-        self.write_by(key, out.len(), |output, quic, id| {
-            output.write(quic, id, out);
+        let beginning = turn.context.scratch.beginning.share(&turn.out);
+        turn.out.clear();
+        let len = beginning.len() + body.len();
+        self.write_by(key, len, |output, quic, id| {
+            output.write_all(quic, id, [beginning, body]);
             if is_whole {
                 output.finish(quic, id);
             }

@@ -440,6 +440,7 @@ impl QuicConnections {
             }
             return;
         }
+        let socket_token = self.first_token | SOCKET_BIT | listener as u64;
         let now = self.context.worker.clock.now();
         let mut sent = 0;
         loop {
@@ -458,7 +459,13 @@ impl QuicConnections {
             let data = &self.buffer[..transmit.len];
             match port.udp.send(&port.socket, &transmit, data) {
                 Ok(()) => sent += transmit.len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // If the socket cannot be watched, the datagram counts as lost, too.
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && (self.registry)
+                            .watch_output(&port.socket, socket_token, true)
+                            .is_ok() =>
+                {
                     port.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
                     connection.waits_for_socket = true;
                     port.blocked.push(token);
@@ -489,6 +496,9 @@ impl QuicConnections {
             port.unsent = Some((transmit, data));
             return;
         }
+        let token = self.first_token | SOCKET_BIT | index as u64;
+        // If this fails, the socket only has more events than needed.
+        let _ = self.registry.watch_output(&port.socket, token, false);
         for token in std::mem::take(&mut port.blocked) {
             if let Some(connection) = self.find(token) {
                 connection.waits_for_socket = false;

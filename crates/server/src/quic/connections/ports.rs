@@ -72,7 +72,7 @@ impl QuicConnections {
         let udp = UdpSocket::new(&socket)?;
         let entry = self.sockets.vacant_entry();
         let token = self.first_token | SOCKET_BIT | entry.key() as u64;
-        self.registry.add_connection(&socket, token)?;
+        self.registry.add_datagram_socket(&socket, token)?;
         let config = endpoint::config(
             endpoint::server_role(&settings, &self.settings, tls),
             &self.settings,
