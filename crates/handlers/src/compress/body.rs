@@ -10,14 +10,6 @@ use tokio::task::JoinHandle;
 
 use super::encoder::{Encoder, EncoderError, Method, Operation, SpareEncoders};
 
-/// Most bytes compressed in one turn of the worker's event loop, so that other connections are not held up. Brotli at
-/// the levels 0 and 1 compresses each piece on its own: shorter pieces would make the output longer, longer ones would
-/// cost memory.
-const PIECE: usize = 32 * 1024;
-/// Pieces of the body from this length on are compressed without being copied; shorter ones are collected in a buffer
-/// first.
-const UNCOPIED: usize = PIECE / 2;
-
 /// The compressed form of a body.
 pub(super) struct CompressedBody {
     source: Box<dyn BodySource>,
@@ -79,8 +71,11 @@ impl CompressedBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<(Bytes, Operation), BodyError>> {
+        let max = self.method.piece();
+        // Pieces of the body from this length on are compressed where they are; shorter ones are collected first.
+        let uncopied = max / 2;
         loop {
-            let piece = match self.source.poll_next(context, PIECE - self.input.len()) {
+            let piece = match self.source.poll_next(context, max - self.input.len()) {
                 Poll::Ready(Some(piece)) => piece?,
                 Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {
                     return Poll::Ready(Err(wrong_length("shorter")));
@@ -106,11 +101,11 @@ impl CompressedBody {
                     .checked_sub(piece.len() as u64)
                     .ok_or_else(|| wrong_length("longer"))?;
             }
-            if self.input.is_empty() && piece.len() >= UNCOPIED {
+            if self.input.is_empty() && piece.len() >= uncopied {
                 return Poll::Ready(Ok((piece, Operation::Continue)));
             }
             self.input.extend_from_slice(&piece);
-            if self.input.len() >= UNCOPIED {
+            if self.input.len() >= uncopied {
                 return Poll::Ready(Ok((self.input.split().freeze(), Operation::Continue)));
             }
         }

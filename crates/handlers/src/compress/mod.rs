@@ -4,7 +4,7 @@
 //! an [`encoder`].
 
 mod body;
-mod brotli_memory;
+mod brotli;
 mod encoder;
 mod settings;
 #[cfg(test)]
