@@ -29,6 +29,7 @@ mod request_body;
 mod scope;
 mod settings_map;
 mod site;
+mod socket_watch;
 mod spool;
 mod sub_request;
 pub mod temp_file;
@@ -69,6 +70,7 @@ pub use scope::{
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};
+pub use socket_watch::{SocketWatch, WatchSocket, WatchedSocket};
 pub use spool::Spool;
 pub use sub_request::{ErrorSink, SubRequest, SubRequestService, SubRequestStart, SubRequests};
 pub use temp_file::{TempFile, WriteError};

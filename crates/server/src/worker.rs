@@ -21,6 +21,7 @@ use h2o_log::reason;
 use crate::context::Context;
 use crate::current::{Current, Retired};
 use crate::event::event_loop::EventLoop;
+use crate::event::watched_sockets::WatchedSockets;
 use crate::generation::{Generation, LocalGeneration, start_features};
 use crate::quic::connections::QuicConnections;
 use crate::quic::endpoint::QuicShared;
@@ -417,6 +418,9 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     event_loop.add(|registry, first_token| {
         QuicConnections::new(quic_context, registry, first_token, &mut generation, shared)
     })?;
+    let worker = Rc::clone(event_loop.worker());
+    event_loop
+        .add(|registry, first_token| Ok(WatchedSockets::new(&worker, registry, first_token)))?;
     Ok(event_loop)
 }
 

@@ -143,7 +143,7 @@ impl Attempt {
         let mut limit = settings.connect_timeout;
         if settings.fastcgi.is_some() {
             let connected = connect(worker, local, &[], limit, &mut self.backends).await?;
-            let connection = Box::new(fastcgi::Connection::from(connected));
+            let connection = Box::new(fastcgi::Connection::new(connected, worker));
             return Ok(Connection::Fastcgi(connection, Reuse::New));
         }
         if self.by_http3 {

@@ -106,7 +106,12 @@ async fn connect_any(
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
         let origin = upstream.settings.name_origin;
-        let failure = match connect_to(worker, url, origin, &mut trying.findings).await {
+        let mut connected = connect_to(worker, url, origin, &mut trying.findings).await;
+        // A connection that is used once is not worth a second registration.
+        if !upstream.settings.keepalive.is_zero() {
+            connected = connected.and_then(|socket| socket.watched(worker).map_err(|_| FAILURE));
+        }
+        let failure = match connected {
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(
                 upstream,

@@ -1,11 +1,11 @@
 //! The socket of a connection to a backend.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use h2o_exchange::Descriptor;
+use h2o_exchange::{Descriptor, SocketWatch, WatchedSocket, Worker};
 use rustix::net::RecvFlags;
 use rustix::pipe::SpliceFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -20,6 +20,82 @@ pub(crate) struct PlainStream {
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Watched(Watched),
+}
+
+/// A socket that the event loop of the worker watches.
+struct Watched {
+    watch: WatchedSocket,
+    socket: StdSocket,
+}
+
+enum StdSocket {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Watched {
+    fn poll_receive(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            std::task::ready!(self.watch.poll_readable(context));
+            if let Some(received) = self.receive(buffer) {
+                return Poll::Ready(received);
+            }
+        }
+    }
+
+    /// Reads once; `None` if the read would have blocked.
+    fn receive(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        let received = retried(|| match &self.socket {
+            StdSocket::Tcp(socket) => (&*socket).read(buffer),
+            StdSocket::Unix(socket) => (&*socket).read(buffer),
+        });
+        match received {
+            Ok(len) if len < buffer.len() => self.watch.note_drained(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.watch.note_unreadable();
+                return None;
+            }
+            Ok(_) | Err(_) => {}
+        }
+        Some(received)
+    }
+
+    fn poll_send(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            std::task::ready!(self.watch.poll_writable(context));
+            let sent = retried(|| match &self.socket {
+                StdSocket::Tcp(socket) => (&*socket).write(bytes),
+                StdSocket::Unix(socket) => (&*socket).write(bytes),
+            });
+            match sent {
+                Ok(len) if len < bytes.len() => self.watch.note_full(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watch.note_full();
+                    continue;
+                }
+                Ok(_) | Err(_) => {}
+            }
+            return Poll::Ready(sent);
+        }
+    }
+
+    /// Like [`Watched::receive`], but without a system call if nothing can have arrived.
+    fn check(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let is_readable = self.watch.is_readable();
+        let received = is_readable.then(|| self.receive(buffer)).flatten();
+        received.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+}
+
+/// The result of a system call, which is made again if a signal has interrupted it.
+fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }
 
 /// What has happened on a connection while it was idle.
@@ -61,12 +137,29 @@ impl PlainStream {
         }
     }
 
-    /// Checks the socket's readiness in the runtime first, and asks the kernel only if the runtime reports something.
+    /// Has the event loop of the worker watch the socket in place of the runtime, if it can.
+    pub(crate) fn watched(self, worker: &Worker) -> io::Result<Self> {
+        let Some(watch) = worker.local::<SocketWatch>().watch(self.as_fd()) else {
+            return Ok(self);
+        };
+        let socket = match self.socket {
+            Socket::Tcp(socket) => StdSocket::Tcp(socket.into_std()?),
+            Socket::Unix(socket) => StdSocket::Unix(socket.into_std()?),
+            Socket::Watched(_) => return Ok(self),
+        };
+        Ok(Self {
+            socket: Socket::Watched(Watched { watch, socket }),
+            _descriptor: self._descriptor,
+        })
+    }
+
+    /// Asks the kernel only if an event of the socket has reported something.
     pub(crate) fn check_readiness(&self) -> IdleState {
         let mut byte = [0];
         let read = match &self.socket {
             Socket::Tcp(socket) => socket.try_read(&mut byte),
             Socket::Unix(socket) => socket.try_read(&mut byte),
+            Socket::Watched(socket) => socket.check(&mut byte),
         };
         IdleState::from_read(read)
     }
@@ -84,6 +177,7 @@ impl PlainStream {
         let ready = match &self.socket {
             Socket::Tcp(socket) => socket.poll_read_ready(context),
             Socket::Unix(socket) => socket.poll_read_ready(context),
+            Socket::Watched(socket) => return socket.watch.poll_readable(context),
         };
         // An error is ignored here, because the next read reports it again.
         ready.map(|_| ())
@@ -105,6 +199,15 @@ impl PlainStream {
             let moved = match &self.socket {
                 Socket::Tcp(socket) => socket.try_io(Interest::READABLE, splice),
                 Socket::Unix(socket) => socket.try_io(Interest::READABLE, splice),
+                Socket::Watched(socket) => {
+                    let moved = splice();
+                    if let Err(error) = &moved
+                        && error.kind() == io::ErrorKind::WouldBlock
+                    {
+                        socket.watch.note_unreadable();
+                    }
+                    moved
+                }
             };
             match moved {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -131,6 +234,10 @@ impl AsFd for PlainStream {
         match &self.socket {
             Socket::Tcp(socket) => socket.as_fd(),
             Socket::Unix(socket) => socket.as_fd(),
+            Socket::Watched(Watched { socket, .. }) => match socket {
+                StdSocket::Tcp(socket) => socket.as_fd(),
+                StdSocket::Unix(socket) => socket.as_fd(),
+            },
         }
     }
 }
@@ -144,6 +251,12 @@ impl AsyncRead for PlainStream {
         match &mut self.get_mut().socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
             Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Watched(socket) => {
+                let unfilled = buffer.initialize_unfilled();
+                let len = std::task::ready!(socket.poll_receive(context, unfilled))?;
+                buffer.advance(len);
+                Poll::Ready(Ok(()))
+            }
         }
     }
 }
@@ -157,6 +270,7 @@ impl AsyncWrite for PlainStream {
         match &mut self.get_mut().socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
             Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Watched(socket) => socket.poll_send(context, bytes),
         }
     }
 
@@ -168,6 +282,124 @@ impl AsyncWrite for PlainStream {
         match &mut self.get_mut().socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Watched(Watched { socket, .. }) => {
+                let write = std::net::Shutdown::Write;
+                Poll::Ready(match socket {
+                    StdSocket::Tcp(socket) => socket.shutdown(write),
+                    StdSocket::Unix(socket) => socket.shutdown(write),
+                })
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Waker;
+
+    use tokio::runtime::{Builder, LocalOptions};
+
+    use super::*;
+
+    const READABLE: [bool; 3] = [true, false, false];
+    const WRITABLE: [bool; 3] = [false, true, false];
+    const ENDED: [bool; 3] = [true, true, true];
+
+    /// Runs a test on a socket that a worker watches, with its peer. The test reports the events itself.
+    fn on_watched(
+        test: impl FnOnce(PlainStream, std::os::unix::net::UnixStream, &dyn Fn([bool; 3])),
+    ) {
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .build_local(LocalOptions::default())
+            .expect("a runtime starts");
+        runtime.block_on(async {
+            let worker = Worker::new(0, Arc::default(), Arc::default());
+            let watch = worker.local::<SocketWatch>();
+            watch.set(Box::new(|_, _| Ok(())));
+            let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+            let theirs = theirs.into_std().expect("a socket of the runtime");
+            let ours = PlainStream::from(ours).watched(&worker);
+            let ours = ours.expect("a socket of the runtime");
+            assert!(matches!(ours.socket, Socket::Watched(_)));
+            let tell = |[readable, writable, ended]: [bool; 3]| {
+                watch.on_ready(0, readable, writable, ended);
+            };
+            test(ours, theirs, &tell);
+        });
+    }
+
+    /// Reads once: the number of bytes that came; `None` if none can have come.
+    fn read(socket: &mut PlainStream) -> Option<usize> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut space = [0; 4];
+        let mut buffer = ReadBuf::new(&mut space);
+        match Pin::new(socket).poll_read(&mut context, &mut buffer) {
+            Poll::Pending => None,
+            Poll::Ready(read) => {
+                read.expect("the socket is not broken");
+                Some(buffer.filled().len())
+            }
+        }
+    }
+
+    #[test]
+    fn a_watched_socket_is_read_when_its_events_say_so() {
+        on_watched(|mut ours, mut theirs, tell| {
+            assert_eq!((read(&mut ours), read(&mut ours)), (None, None));
+            theirs.write_all(b"123456").expect("the socket has space");
+            assert_eq!(read(&mut ours), None, "the event has not come yet");
+            tell(READABLE);
+            assert_eq!(read(&mut ours), Some(4));
+            assert_eq!(read(&mut ours), Some(2));
+            assert_eq!(read(&mut ours), None);
+            theirs.write_all(b"7").expect("the socket has space");
+            drop(theirs);
+            tell(ENDED);
+            assert_eq!(read(&mut ours), Some(1));
+            assert_eq!(read(&mut ours), Some(0));
+        });
+    }
+
+    #[test]
+    fn a_watched_socket_is_written_until_it_is_full() {
+        on_watched(|mut ours, mut theirs, tell| {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut write = || {
+                let piece = [0; 64 * 1024];
+                let written = Pin::new(&mut ours).poll_write(&mut context, &piece);
+                written.map(|written| written.expect("the socket is not broken"))
+            };
+            let mut sent = 0;
+            while let Poll::Ready(len) = write() {
+                sent += len;
+            }
+            let mut received = vec![0; sent];
+            theirs.set_nonblocking(false).expect("an open socket");
+            theirs.read_exact(&mut received).expect("all was sent");
+            assert!(write().is_pending(), "the event has not come yet");
+            tell(WRITABLE);
+            assert!(write().is_ready());
+        });
+    }
+
+    #[test]
+    fn an_idle_watched_socket_is_checked_by_its_events() {
+        on_watched(|ours, mut theirs, tell| {
+            let check = || ours.check_readiness();
+            assert_eq!([check(), check()], [IdleState::Quiet; 2]);
+            theirs.write_all(b"?").expect("the socket has space");
+            assert_eq!(ours.ask_kernel(), IdleState::Unexpected);
+            assert_eq!(check(), IdleState::Quiet, "the event has not come yet");
+            tell(READABLE);
+            assert_eq!(
+                [check(), check()],
+                [IdleState::Unexpected, IdleState::Quiet]
+            );
+            drop(theirs);
+            tell(ENDED);
+            assert_eq!(check(), IdleState::Closed);
+        });
     }
 }

@@ -34,7 +34,7 @@ impl UpstreamStream {
     }
 
     /// What happened on the connection while it was idle. With `thoroughly` the kernel is asked; otherwise the
-    /// runtime's readiness decides.
+    /// events of the socket decide.
     pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         match self {
             Self::Plain(socket) if thoroughly => socket.ask_kernel(),

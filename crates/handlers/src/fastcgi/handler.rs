@@ -8,6 +8,7 @@ use h2o_exchange::{
 };
 use h2o_http::{BodyLength, Known, Method, RequestHead, StatusCode};
 use h2o_log::report;
+use h2o_upstream::fastcgi_record::RequestRecords;
 use h2o_upstream::{BackendUrl, Call, Failure, FastcgiRequest, Reply, Upstream};
 
 use super::{FastcgiSettings, parameters};
@@ -39,8 +40,10 @@ impl Handler for FastcgiHandler {
         };
         let script = exchange.script.take();
         let parameters = parameters::build(exchange, script.as_ref(), &self.settings);
+        let keeps_connection = !self.upstream.settings().keepalive.is_zero();
+        let records = RequestRecords::new(parameters, keeps_connection);
         let upstream = Arc::clone(&self.upstream);
-        Outcome::Later(Box::pin(ask(upstream, reference, parameters)))
+        Outcome::Later(Box::pin(ask(upstream, reference, records)))
     }
 
     /// FastCGI applications need the length of the body before its bytes, so a body of unknown length is collected
@@ -58,7 +61,7 @@ impl Handler for FastcgiHandler {
     }
 }
 
-async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8>) -> Outcome {
+async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, records: RequestRecords) -> Outcome {
     let (worker, client, body, headers, method, is_multiplexed) = {
         let exchange = &mut *reference.borrow_mut();
         (
@@ -73,7 +76,7 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, parameters: Vec<u8
     let noted = Rc::clone(&reference);
     let request = FastcgiRequest {
         method,
-        parameters: &parameters,
+        records: &records,
         on_stderr: Rc::new(move |text| note_stderr(&noted, text)),
     };
     let pipe = match &body {

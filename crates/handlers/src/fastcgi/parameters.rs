@@ -2,7 +2,7 @@
 
 use h2o_exchange::{Address, Exchange, RequestBody, ScriptPath, ServerSoftware};
 use h2o_http::{BodyLength, Headers, Known, Name, Scheme};
-use h2o_upstream::fastcgi_record::{encode_field, encode_pair, encode_parameter};
+use h2o_upstream::fastcgi_record::{self, encode_field, encode_pair, encode_parameter};
 
 use super::FastcgiSettings;
 use crate::ip_text::IpText;
@@ -12,8 +12,8 @@ pub(super) fn build(
     exchange: &Exchange,
     script: Option<&ScriptPath>,
     settings: &FastcgiSettings,
-) -> Vec<u8> {
-    let mut out = Parameters(Vec::with_capacity(1024));
+) -> fastcgi_record::Parameters {
+    let mut out = Parameters(fastcgi_record::Parameters::with_capacity(1024));
     let request = &exchange.request;
     if let Some(len) = content_length(exchange) {
         out.add("CONTENT_LENGTH", itoa::Buffer::new().format(len));
@@ -76,11 +76,16 @@ fn content_length(exchange: &Exchange) -> Option<u64> {
     }
 }
 
-struct Parameters(Vec<u8>);
+struct Parameters(fastcgi_record::Parameters);
 
 impl Parameters {
+    #[expect(
+        clippy::inline_always,
+        reason = "most names are constants, so that their length and bytes are, too"
+    )]
+    #[inline(always)]
     fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        encode_pair(name.as_bytes(), value.as_ref(), &mut self.0);
+        encode_pair(name.as_bytes(), value.as_ref(), &mut self.0.encoded);
     }
 
     fn add_script(
@@ -109,7 +114,7 @@ impl Parameters {
             self.add("DOCUMENT_ROOT", &**root);
             if let Some(path_info) = path_info {
                 let value = &[root.as_bytes(), path_info];
-                encode_parameter(b"PATH_TRANSLATED", value, &mut self.0);
+                encode_parameter(b"PATH_TRANSLATED", value, &mut self.0.encoded);
             }
         }
     }
@@ -131,13 +136,13 @@ impl Parameters {
                     // A client must not be able to set `HTTP_PROXY`, which many libraries read as the address of a
                     // proxy.
                     if name.as_str() != "proxy" && !has_variable(exchange, name.as_str()) {
-                        encode_field(name.as_str().as_bytes(), field.value, &mut self.0);
+                        encode_field(name.as_str().as_bytes(), field.value, &mut self.0.encoded);
                     }
                 }
             }
         }
         if !cookies.is_empty() && exchange.env("HTTP_COOKIE").is_none() {
-            encode_parameter(b"HTTP_COOKIE", &cookies, &mut self.0);
+            encode_parameter(b"HTTP_COOKIE", &cookies, &mut self.0.encoded);
         }
     }
 }

@@ -22,6 +22,10 @@ use crate::generation::{Generation, LocalGeneration, RetiredSites, start_feature
 const TURN_EVENTS: usize = 64;
 /// Number of batches of events that the loop handles before it returns control to the tokio runtime.
 const ROUNDS: u32 = 8;
+/// Largest number of events of a batch after which the loop may leave it to the runtime to wait for more.
+const FEW_EVENTS: usize = 4;
+/// How many times the loop does so after it has asked the kernel for more events and got none.
+const QUIET_ROUNDS: u32 = 3;
 /// Position of the lowest bit of a token that belongs to the index of a table of connections; the table itself uses the bits below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
 /// Number of low bits of a timer event that hold the slot in a table of connections; the bits above are the index of the table.
@@ -101,6 +105,8 @@ pub(crate) struct EventLoop {
     due: Vec<u32>,
     ready: Vec<Readiness>,
     woken: Vec<WakeTarget>,
+    /// How many times the loop, after few events, does not ask the kernel for more of them.
+    quiet_rounds: u32,
 }
 
 impl EventLoop {
@@ -132,6 +138,7 @@ impl EventLoop {
             due: Vec::new(),
             ready: Vec::new(),
             woken: Vec::new(),
+            quiet_rounds: 0,
         })
     }
 
@@ -180,13 +187,13 @@ impl EventLoop {
     /// Runs one turn of the event loop. Ready when the worker is shutting down and its last connection has closed.
     pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.worker.clock.begin_turn();
-        self.wakes.set_task(task.waker());
+        self.wakes.begin_turn();
         self.obey_orders(task);
         self.run_unfinished();
         self.run_woken();
         self.run_ready(task);
         self.run_due(task);
-        if !self.unfinished.borrow().is_empty() {
+        if self.wakes.end_turn(task.waker()) || !self.unfinished.borrow().is_empty() {
             task.waker().wake_by_ref();
         }
         self.worker.clock.end_turn();
@@ -272,8 +279,9 @@ impl EventLoop {
     fn run_ready(&mut self, task: &mut Context<'_>) {
         let mut ready = std::mem::take(&mut self.ready);
         let mut handled = 0;
+        let mut is_quiet = true;
         for round in 0.. {
-            let polled = if round == 0 {
+            let polled = if round == 0 || is_quiet {
                 self.reactor.poll_events(task, &mut ready)
             } else if round == ROUNDS {
                 // The runtime gets to poll its own events before this task runs again.
@@ -281,9 +289,15 @@ impl EventLoop {
                 break;
             } else {
                 match self.reactor.take_more(&mut ready) {
-                    Ok(true) => Poll::Ready(Ok(())),
+                    Ok(true) => {
+                        self.quiet_rounds = 0;
+                        Poll::Ready(Ok(()))
+                    }
                     // There are no more events, so the runtime is asked to wake this task at the next event.
-                    Ok(false) => self.reactor.poll_events(task, &mut ready),
+                    Ok(false) => {
+                        self.quiet_rounds = QUIET_ROUNDS;
+                        self.reactor.poll_events(task, &mut ready)
+                    }
                     Err(error) => Poll::Ready(Err(error)),
                 }
             };
@@ -300,9 +314,17 @@ impl EventLoop {
                 }
             }
             handled += ready.len();
+            // While few events come at a time, the kernel rarely has more of them. A listener, whose event the kernel repeats until all
+            // connections are accepted, never counts as writable.
+            is_quiet = self.quiet_rounds > 0
+                && ready.len() <= FEW_EVENTS
+                && ready.iter().all(|event| event.writable);
+            self.quiet_rounds -= u32::from(is_quiet);
             for event in ready.drain(..) {
                 self.run_table(event.token, |table| table.on_ready(&event));
             }
+            // Sockets of backends have woken the requests that wait for them.
+            self.run_woken();
             if handled >= TURN_EVENTS {
                 handled = 0;
                 self.worker.clock.begin_turn();
@@ -423,6 +445,8 @@ impl EventLoop {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
     use h2o_exchange::{BufferLimits, Counters, Shared};
@@ -596,6 +620,33 @@ mod tests {
                 world.turn().await,
                 (false, want.map(str::to_owned).to_vec())
             );
+        });
+    }
+
+    #[test]
+    fn no_event_is_lost_while_few_come_at_a_time() {
+        paused(async {
+            let mut world = world(100, [(&[0], &[]), (&[0], &[])]);
+            let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+            let registry = world.event_loop.reactor.registry();
+            for (token, (ours, _)) in (0..).zip(&pairs) {
+                registry.add_connection(ours, token).unwrap();
+            }
+            let notes = Rc::clone(&world.notes);
+            let mut next = poll_fn(|task| {
+                let _ = world.event_loop.poll_turn(task);
+                match notes.take() {
+                    notes if notes.is_empty() => Poll::Pending,
+                    notes => Poll::Ready(notes),
+                }
+            });
+            let writable = (0..3).map(|token| format!("A is ready: {token}"));
+            assert_eq!((&mut next).await, writable.collect::<Vec<_>>());
+            for round in 0..20 {
+                let (token, (_, theirs)) = (round % 3, &pairs[round % 3]);
+                (&*theirs).write_all(b"?").unwrap();
+                assert_eq!((&mut next).await, [format!("A is ready: {token}")]);
+            }
         });
     }
 

@@ -6,3 +6,4 @@ pub(crate) mod pipes;
 pub(crate) mod reactor;
 pub(crate) mod socket;
 pub(crate) mod wake_queue;
+pub(crate) mod watched_sockets;

@@ -1,6 +1,6 @@
 //! The queue of connections that must run although their sockets have no event: the wakers of their requests add them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 /// The token of a connection, and the index of the request on it that can go on.
@@ -9,21 +9,41 @@ pub(crate) type WakeTarget = (u64, u32);
 /// The connections whose wakers have fired. Any thread may add to the queue.
 #[derive(Default)]
 pub(crate) struct WakeQueue {
-    inner: Mutex<(Vec<WakeTarget>, Option<Waker>)>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    woken: Vec<WakeTarget>,
+    /// The waker of the runtime's task that runs the connections.
+    task: Option<Waker>,
+    /// Whether the task is running: it looks at the queue before it waits, so that it need not be woken.
+    is_running: bool,
 }
 
 impl WakeQueue {
-    /// Sets the waker of the runtime's task that runs the connections.
-    pub(crate) fn set_task(&self, waker: &Waker) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if !inner.1.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            inner.1 = Some(waker.clone());
+    /// Notes that the runtime's task that runs the connections is running.
+    pub(crate) fn begin_turn(&self) {
+        self.lock().is_running = true;
+    }
+
+    /// Notes that the task, of which this is the waker, ends its turn. Returns whether there are entries; if not, the next one wakes the task.
+    pub(crate) fn end_turn(&self, waker: &Waker) -> bool {
+        let mut inner = self.lock();
+        if !(inner.task.as_ref()).is_some_and(|old| old.will_wake(waker)) {
+            inner.task = Some(waker.clone());
         }
+        inner.is_running = false;
+        !inner.woken.is_empty()
     }
 
     /// Moves all entries of the queue to `woken`.
     pub(crate) fn take(&self, woken: &mut Vec<WakeTarget>) {
-        woken.append(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0);
+        woken.append(&mut self.lock().woken);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a waker that adds `woken` to the queue when it fires.
@@ -45,16 +65,55 @@ struct QueueWaker {
 impl Wake for QueueWaker {
     fn wake(self: Arc<Self>) {
         let task = {
-            let mut inner = self
-                .queue
-                .inner
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            inner.0.push(self.woken);
-            inner.1.clone()
+            let mut inner = self.queue.lock();
+            inner.woken.push(self.woken);
+            inner.task.as_ref().filter(|_| !inner.is_running).cloned()
         };
         if let Some(task) = task {
             task.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_task_is_woken_only_while_it_waits() {
+        let queue = Arc::<WakeQueue>::default();
+        let count = Arc::<Count>::default();
+        let task = Waker::from(Arc::clone(&count));
+        let wake = |token| WakeQueue::waker(&queue, (token, 0)).wake();
+        let take = || {
+            let mut woken = Vec::new();
+            queue.take(&mut woken);
+            woken
+        };
+        queue.begin_turn();
+        wake(1);
+        assert_eq!(take(), [(1, 0)]);
+        assert!(!queue.end_turn(&task));
+        assert_eq!(count.0.load(Relaxed), 0);
+        wake(2);
+        wake(3);
+        assert_eq!(count.0.load(Relaxed), 2);
+        queue.begin_turn();
+        assert_eq!(take(), [(2, 0), (3, 0)]);
+        // Fires after the queue was looked at, so that another turn has to follow.
+        wake(4);
+        assert!(queue.end_turn(&task));
+        assert_eq!((count.0.load(Relaxed), take()), (2, vec![(4, 0)]));
     }
 }

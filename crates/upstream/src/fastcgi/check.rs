@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use h2o_http::{Headers, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::record::{Received, RecordReader, encode_begin, encode_parameter, encode_stdin_end};
+use super::record::{Parameters, Received, RecordReader, RequestRecords, encode_parameter};
 use super::{FastcgiError, FastcgiTarget, MAX_HEAD, head, head_end};
 use crate::Failure;
 use crate::stream::UpstreamStream;
@@ -17,11 +17,12 @@ pub(crate) async fn ask(
     path: &str,
     user_agent: &[u8],
 ) -> Result<StatusCode, Failure> {
-    let mut out = BytesMut::new();
-    encode_begin(false, &parameters(target, host, path, user_agent), &mut out);
-    encode_stdin_end(&mut out);
+    let records = RequestRecords::new(parameters(target, host, path, user_agent), false);
     let lost = |_| FastcgiError::Closed.to_failure(true, false);
-    stream.write_all(&out).await.map_err(lost)?;
+    stream
+        .write_all(records.without_content())
+        .await
+        .map_err(lost)?;
     stream.flush().await.map_err(lost)?;
     let failed = |error: FastcgiError| error.to_failure(true, true);
     let (mut reader, mut input, mut block) =
@@ -60,10 +61,12 @@ pub(super) fn head_failure(error: &head::HeadError) -> Failure {
     Failure::sent("").with_text(error.to_string())
 }
 
-fn parameters(target: &FastcgiTarget, host: &str, path: &str, user_agent: &[u8]) -> Vec<u8> {
+fn parameters(target: &FastcgiTarget, host: &str, path: &str, user_agent: &[u8]) -> Parameters {
     let (script, query) = path.split_once('?').unwrap_or((path, ""));
-    let mut out = Vec::with_capacity(512);
-    let mut add = |name: &str, value: &[&[u8]]| encode_parameter(name.as_bytes(), value, &mut out);
+    let mut out = Parameters::with_capacity(512);
+    let mut add = |name: &str, value: &[&[u8]]| {
+        encode_parameter(name.as_bytes(), value, &mut out.encoded);
+    };
     match target {
         FastcgiTarget::Path => {
             add("SCRIPT_NAME", &[b""]);
@@ -100,8 +103,9 @@ mod tests {
     #[test]
     fn an_application_is_addressed_like_by_its_requests() {
         let shown = |target: &FastcgiTarget| {
-            let encoded = parameters(target, "php.internal:9000", "/ping?full", b"h2o");
-            let list = decode_parameters(&encoded).expect("the encoded parameters are well-formed");
+            let written = parameters(target, "php.internal:9000", "/ping?full", b"h2o");
+            let list = decode_parameters(written.as_bytes())
+                .expect("the encoded parameters are well-formed");
             let list = list
                 .iter()
                 .map(|(name, value)| format!("{}={}", name.escape_ascii(), value.escape_ascii()));

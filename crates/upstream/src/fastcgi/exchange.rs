@@ -4,10 +4,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
-use h2o_exchange::{BodyPipe, BodySource, FileReader, RequestBody, Timer, Worker};
+use h2o_exchange::{BodyPipe, BodySource, FileReader, RequestBody, Worker};
+use h2o_http::Headers;
 
+use super::head::{self, Head, HeadError};
 use super::record::{self, Received, RecordReader};
-use super::{Connection, FastcgiError, FastcgiRequest, OnStderr};
+use super::{Connection, FastcgiError, FastcgiRequest, OnStderr, head_end};
 use crate::UpstreamSettings;
 use crate::balancer::InUse;
 use crate::pool::LocalState;
@@ -25,10 +27,16 @@ pub(super) struct FastcgiExchange {
     worker: Rc<Worker>,
     keeps_connection: bool,
     content: Content,
+    /// What was not sent of a request without content, in memory that all attempts share.
+    records: Bytes,
+    /// What was not sent of the records of a request with content, as far as they have been put together.
     out: BytesMut,
     input: BytesMut,
     reader: RecordReader,
-    timer: Timer,
+    /// An empty header block with memory for the fields of the response.
+    pub(super) headers: Headers,
+    /// A complete response that was received by the first read, until [`FastcgiExchange::poll_part`] returns it.
+    whole: Option<WholeResponse>,
     /// Whether the timer of the I/O timeout runs.
     is_waiting: bool,
     /// Whether any byte of the request has been sent.
@@ -50,10 +58,19 @@ enum Content {
     Ended,
 }
 
+/// A response that a single read has brought.
+#[derive(Debug)]
+pub(super) struct WholeResponse {
+    pub(super) head: Result<Head, HeadError>,
+    pub(super) content: Bytes,
+}
+
 /// The next part of a response.
 #[derive(Debug)]
 pub(super) enum Part {
     Content(Bytes),
+    /// The complete response; no other part came before it, and none follows.
+    Whole(WholeResponse),
     /// The application sent END_REQUEST; `is_overloaded` says whether the record's status is FCGI_OVERLOADED.
     End {
         is_overloaded: bool,
@@ -63,23 +80,30 @@ pub(super) enum Part {
 }
 
 impl FastcgiExchange {
-    /// Begins a request with these parameters and this content.
+    /// Begins a request with these parameters and this content. `headers` is empty and keeps its memory from earlier responses.
     pub(super) fn begin(
         local: &Rc<LocalState>,
         worker: &Rc<Worker>,
         connection: Box<Connection>,
         request: &FastcgiRequest<'_>,
         body: &ReadyBody,
+        headers: Headers,
     ) -> Self {
         let upstream = &local.upstream;
         let keeps_connection = !upstream.settings.keepalive.is_zero();
-        let mut out = BytesMut::with_capacity(request.parameters.len() + 64);
-        record::encode_begin(keeps_connection, request.parameters, &mut out);
         let content = match body.to_send() {
-            RequestBody::None => Content::Bytes(Bytes::new()),
+            RequestBody::None => Content::Ended,
+            RequestBody::Bytes(bytes) if bytes.is_empty() => Content::Ended,
             RequestBody::Bytes(bytes) => Content::Bytes(bytes),
             RequestBody::File(range) => Content::File(FileReader::new(range)),
             RequestBody::Stream(pipe) => Content::Stream(pipe),
+        };
+        let (records, out) = match content {
+            Content::Ended => (
+                Bytes::clone(request.records.without_content()),
+                BytesMut::new(),
+            ),
+            _ => (Bytes::new(), request.records.before_content().into()),
         };
         Self {
             _in_use: InUse::begin(upstream, connection.backend),
@@ -88,10 +112,12 @@ impl FastcgiExchange {
             worker: Rc::clone(worker),
             keeps_connection,
             content,
+            records,
             out,
             input: BytesMut::new(),
             reader: RecordReader::default(),
-            timer: Timer::new(&worker.timers),
+            headers,
+            whole: None,
             is_waiting: false,
             has_sent: false,
             has_received: false,
@@ -112,7 +138,12 @@ impl FastcgiExchange {
 
     /// Whether the whole request has been sent.
     fn is_sent(&self) -> bool {
-        matches!(self.content, Content::Ended) && self.out.is_empty()
+        matches!(self.content, Content::Ended) && !self.has_output()
+    }
+
+    /// Whether there are bytes that the socket has not taken.
+    fn has_output(&self) -> bool {
+        !self.records.is_empty() || !self.out.is_empty()
     }
 
     /// Sends as much of the request as the socket takes. Returns whether sending can continue only when the client has sent more of the
@@ -125,14 +156,20 @@ impl FastcgiExchange {
             while self.out.len() < PIECE && !is_starved && !matches!(self.content, Content::Ended) {
                 is_starved = self.poll_content(context)?.is_pending();
             }
-            if self.out.is_empty() {
+            if !self.has_output() {
                 return Ok(is_starved);
             }
-            while !self.out.is_empty() {
-                match self.connection.stream.poll_send(context, &self.out) {
+            while self.has_output() {
+                let is_shared = !self.records.is_empty();
+                let unsent: &[u8] = if is_shared { &self.records } else { &self.out };
+                match self.connection.stream.poll_send(context, unsent) {
                     Poll::Pending => return Ok(false),
                     Poll::Ready(Ok(sent @ 1..)) => {
-                        self.out.advance(sent);
+                        if is_shared {
+                            self.records.advance(sent);
+                        } else {
+                            self.out.advance(sent);
+                        }
                         self.has_sent = true;
                         self.is_waiting = false;
                     }
@@ -184,6 +221,7 @@ impl FastcgiExchange {
             pipe.abandon();
         }
         self.content = Content::Ended;
+        self.records.clear();
         self.out.clear();
     }
 
@@ -203,7 +241,12 @@ impl FastcgiExchange {
                 return Poll::Ready(Ok(part));
             }
             match self.poll_read(context) {
-                Poll::Ready(true) => self.is_waiting = false,
+                Poll::Ready(true) => {
+                    self.is_waiting = false;
+                    if let Some(whole) = self.whole.take() {
+                        return Poll::Ready(Ok(Part::Whole(whole)));
+                    }
+                }
                 Poll::Ready(false) => {
                     self.stop_upload();
                     return Poll::Ready(Ok(Part::Closed));
@@ -211,7 +254,7 @@ impl FastcgiExchange {
                 Poll::Pending if awaits_client => {
                     // While the server waits for the client, only the client's timeouts apply.
                     self.is_waiting = false;
-                    self.timer.clear();
+                    self.connection.timer.clear();
                     return Poll::Pending;
                 }
                 Poll::Pending => {
@@ -220,13 +263,14 @@ impl FastcgiExchange {
                     if !self.is_waiting {
                         self.is_waiting = true;
                         let settings = &self.local.upstream.settings;
-                        self.timer.set_after(if is_sent && !self.has_received {
+                        (self.connection.timer).set_after(if is_sent && !self.has_received {
                             settings.first_byte_timeout
                         } else {
                             settings.io_timeout
                         });
                     }
                     return self
+                        .connection
                         .timer
                         .poll_fired(context)
                         .map(|()| Err(FastcgiError::TimedOut));
@@ -269,7 +313,14 @@ impl FastcgiExchange {
             Poll::Ready(Err(_)) | Poll::Pending => 0,
         };
         if len > 0 {
-            self.input.extend_from_slice(&piece[..len]);
+            let received = &piece[..len];
+            // A response that has begun before the whole request was sent is read record by record, because its connection may not be kept.
+            if !self.has_received && self.is_sent() {
+                self.whole = WholeResponse::parse(received, &mut self.headers);
+            }
+            if self.whole.is_none() {
+                self.input.extend_from_slice(received);
+            }
             self.has_received = true;
         } else if self.input.is_empty() {
             // No buffer is kept while nothing arrives, so that a slow application costs no memory.
@@ -283,6 +334,7 @@ impl FastcgiExchange {
     pub(super) fn finish(self) {
         let backend = self.connection.backend;
         if self.keeps_connection && !self.local.upstream.is_down(backend) {
+            self.connection.timer.clear();
             (self.local.fastcgi).put(backend, self.connection, &self.worker);
         }
     }
@@ -295,6 +347,20 @@ impl FastcgiExchange {
             // The client's connection, which fills the body pipe, counts the bytes in it.
             Content::Stream(_) | Content::Ended => 0,
         };
-        self.out.capacity() + self.input.capacity() + content
+        let records = h2o_exchange::retained(&self.records);
+        records + self.out.capacity() + self.input.capacity() + content
+    }
+}
+
+impl WholeResponse {
+    /// Reads a response whose first bytes are those of `received`. `None` if these are not the whole of a successful response, without
+    /// messages for the error log.
+    fn parse(received: &[u8], headers: &mut Headers) -> Option<Self> {
+        let response = record::whole_response(received)?;
+        let (block, content) = response.split_at(head_end(response, 0)?);
+        Some(Self {
+            head: head::parse(block, std::mem::take(headers)),
+            content: Bytes::copy_from_slice(content),
+        })
     }
 }

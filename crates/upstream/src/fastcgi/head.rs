@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use h2o_http::{Headers, Known, Name, StatusCode, is_token};
+use h2o_http::{Headers, Known, Name, StatusCode, is_token_byte};
+
+/// Length in bytes of the names that are put into lower case without an allocation.
+const SHORT_NAME: usize = 64;
 
 /// Most fields of a response (H2O compatibility: H2O takes as many).
 const MAX_FIELDS: usize = 100;
@@ -54,7 +57,7 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
         headers,
         length: None,
     };
-    let mut lower = Vec::with_capacity(64);
+    let (mut short, mut long) = ([0; SHORT_NAME], Vec::new());
     let mut from = 0;
     let ends = memchr::memchr_iter(b'\n', block).chain([block.len()]);
     for (count, end) in ends.enumerate() {
@@ -64,16 +67,26 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
         if line.is_empty() {
             break;
         }
-        let colon = memchr::memchr(b':', line).filter(|_| count < MAX_FIELDS);
+        let after_name = line.iter().position(|&byte| !is_token_byte(byte));
+        let colon = after_name.filter(|&at| at > 0 && line[at] == b':' && count < MAX_FIELDS);
         let colon = colon.ok_or(HeadError::Malformed)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if !is_token(name) || !is_field_value(value) {
+        if !is_field_value(value) {
             return Err(HeadError::Malformed);
         }
-        lower.clear();
-        lower.extend_from_slice(name);
+        let lower = match short.get_mut(..name.len()) {
+            Some(lower) => lower,
+            None => {
+                long.resize(name.len(), 0);
+                &mut long[..]
+            }
+        };
+        lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
-        let name = std::str::from_utf8(&lower).map_err(|_| HeadError::Malformed)?;
+        let name = match Known::from_lower(lower) {
+            Some(known) => Name::Known(known),
+            None => Name::Other(std::str::from_utf8(lower).map_err(|_| HeadError::Malformed)?),
+        };
         add_field(&mut head, name, value)?;
     }
     Ok(head)
@@ -85,8 +98,8 @@ fn is_field_value(value: &[u8]) -> bool {
     !value.iter().fold(false, |bad, &byte| bad | is_bad(byte))
 }
 
-fn add_field(head: &mut Head, name: &str, value: &[u8]) -> Result<(), HeadError> {
-    match Name::from_lower(name) {
+fn add_field(head: &mut Head, name: Name<'_>, value: &[u8]) -> Result<(), HeadError> {
+    match name {
         Name::Known(Known::ContentLength) => {
             if head.length.is_some() {
                 return Err(HeadError::SeveralLengths);

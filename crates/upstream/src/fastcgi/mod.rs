@@ -13,8 +13,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use h2o_exchange::Body;
-use h2o_http::Method;
+use h2o_exchange::{Body, Timer, Worker};
+use h2o_http::{Headers, Method};
 
 use crate::connect::NewConnection;
 use crate::plain_stream::IdleState;
@@ -26,8 +26,9 @@ use crate::unanswered::{Reuse, Unanswered, is_idempotent};
 use crate::{Call, Failure, FailureCause, Protocol, Reply};
 use body::FastcgiBody;
 pub(crate) use check::ask;
-use exchange::{FastcgiExchange, Part};
-use head::Head;
+use exchange::{FastcgiExchange, Part, WholeResponse};
+use head::{Head, HeadError};
+use record::RequestRecords;
 
 /// A function that is called with the content of each STDERR record.
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
@@ -39,8 +40,8 @@ const MAX_HEAD: usize = 64 * 1024;
 pub struct FastcgiRequest<'a> {
     /// The method; decides whether the request may be sent again.
     pub method: Method,
-    /// The parameters, as [`record::encode_parameter`] writes them.
-    pub parameters: &'a [u8],
+    /// The records of the request; whether they ask for a connection that is kept is to agree with the settings of the upstream.
+    pub records: &'a RequestRecords,
     /// Is called with the text that the application writes to STDERR, for the error log.
     pub on_stderr: OnStderr,
 }
@@ -131,22 +132,22 @@ pub(crate) struct Connection {
     stream: UpstreamStream,
     /// Index of the application among the backends of the upstream.
     backend: usize,
+    /// The timer of the timeouts of the request in progress.
+    timer: Timer,
 }
 
-impl From<NewConnection> for Connection {
-    fn from(connected: NewConnection) -> Self {
+impl Connection {
+    pub(crate) fn new(connected: NewConnection, worker: &Worker) -> Self {
         // Drops the guard that counted the connection while it was being opened: the request itself is counted from
         // here on.
         Self {
             stream: connected.stream,
             backend: connected.backend,
+            timer: Timer::new(&worker.timers),
         }
     }
-}
 
-impl Connection {
-    /// Says what happened on the connection while it was idle. With `thoroughly` the kernel is asked; otherwise the runtime's
-    /// readiness decides.
+    /// Says what happened on the connection while it was idle. With `thoroughly` the kernel is asked.
     pub(crate) fn check(&mut self, thoroughly: bool) -> IdleState {
         self.stream.check(thoroughly)
     }
@@ -168,15 +169,21 @@ pub(crate) async fn send(
         );
         return Err(Failure::unsent(Failure::IO).into());
     };
-    let mut exchange = FastcgiExchange::begin(local, call.worker, connection, request, body);
     let headers = std::mem::take(&mut call.headers);
+    let mut exchange =
+        FastcgiExchange::begin(local, call.worker, connection, request, body, headers);
     let failure = match receive_head(&mut exchange).await {
-        Ok((block, content)) => match head::parse(&block, headers) {
-            Ok(head) => return Ok(reply(call, exchange, head, content)),
+        Ok(beginning) => match beginning.head {
+            Ok(head) => {
+                let Beginning {
+                    content, has_ended, ..
+                } = beginning;
+                return Ok(reply(call, exchange, head, content, has_ended));
+            }
             Err(error) => check::head_failure(&error),
         },
         Err(error) => {
-            call.headers = headers;
+            call.headers = std::mem::take(&mut exchange.headers);
             error.to_failure(exchange.has_sent, exchange.has_received)
         }
     };
@@ -188,24 +195,51 @@ pub(crate) async fn send(
     })
 }
 
-/// Waits for the header block of the response. Returns it, and the bytes of the body that have arrived with it.
-async fn receive_head(exchange: &mut FastcgiExchange) -> Result<(Bytes, Bytes), FastcgiError> {
+/// The beginning of a response: its header block, and what has arrived with it.
+struct Beginning {
+    head: Result<Head, HeadError>,
+    /// Bytes of the body.
+    content: Bytes,
+    /// Whether the response is complete.
+    has_ended: bool,
+}
+
+impl Beginning {
+    /// Reads a header block, after which the end of the response was not looked for.
+    fn of(block: &[u8], content: Bytes, headers: &mut Headers) -> Self {
+        Self {
+            head: head::parse(block, std::mem::take(headers)),
+            content,
+            has_ended: false,
+        }
+    }
+}
+
+/// Waits for the header block of the response.
+async fn receive_head(exchange: &mut FastcgiExchange) -> Result<Beginning, FastcgiError> {
     let mut received = BytesMut::new();
     loop {
         match poll_fn(|context| exchange.poll_part(context, usize::MAX)).await? {
+            Part::Whole(WholeResponse { head, content }) => {
+                return Ok(Beginning {
+                    head,
+                    content,
+                    has_ended: true,
+                });
+            }
             Part::Content(mut piece) => {
                 if received.is_empty()
                     && let Some(end) = head_end(&piece, 0)
                 {
                     let block = piece.split_to(end);
-                    return Ok((block, piece));
+                    return Ok(Beginning::of(&block, piece, &mut exchange.headers));
                 }
                 // The empty line that ends the header block may have arrived in pieces.
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
                 if let Some(end) = head_end(&received, from) {
                     let body = received.split_off(end).freeze();
-                    return Ok((received.freeze(), body));
+                    return Ok(Beginning::of(&received, body, &mut exchange.headers));
                 }
                 if received.len() > MAX_HEAD {
                     return Err(FastcgiError::HeadTooLong);
@@ -238,11 +272,21 @@ fn head_end(received: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Makes the reply from the head and all of the body that has arrived, which for a small response is the whole body. If the whole
-/// response has arrived, the body is in memory and its length is known; bytes beyond the announced length are dropped.
-fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: Bytes) -> Reply {
+/// response has arrived, the body is in memory and its length is known; bytes beyond the announced length are dropped. `has_ended` says that
+/// nothing follows `content`.
+fn reply(
+    call: &Call<'_>,
+    mut exchange: FastcgiExchange,
+    head: Head,
+    content: Bytes,
+    has_ended: bool,
+) -> Reply {
     let backend = exchange.backend();
     let mut ready = content;
     let end = loop {
+        if has_ended {
+            break Some(Ok(()));
+        }
         match exchange.take_part(usize::MAX) {
             Ok(Some(Part::Content(piece))) if ready.is_empty() => ready = piece,
             Ok(Some(Part::Content(piece))) => {
@@ -250,7 +294,7 @@ fn reply(call: &Call<'_>, mut exchange: FastcgiExchange, head: Head, content: By
                 longer.extend_from_slice(&piece);
                 ready = longer.freeze();
             }
-            Ok(Some(Part::End { .. } | Part::Closed)) => break Some(Ok(())),
+            Ok(Some(Part::End { .. } | Part::Closed | Part::Whole(_))) => break Some(Ok(())),
             Ok(None) => break None,
             // The head of the response has arrived, so the request succeeds and only the body of the response fails.
             Err(error) => break Some(Err(error.to_string())),

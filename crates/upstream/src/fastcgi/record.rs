@@ -1,7 +1,7 @@
 //! Records of FastCGI 1.0 (FastCGI Specification §3.3). All have request number 1, since a connection carries one request at a
 //! time.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Length in bytes of a record's header.
 const HEADER: usize = 8;
@@ -86,32 +86,92 @@ impl RecordHeader {
     }
 }
 
-/// Appends the header of a record of the only request of a connection.
-fn encode_header(kind: u8, len: u16, out: &mut BytesMut) {
+/// The header of a record, without padding, of the only request of a connection.
+fn header(kind: u8, len: u16) -> [u8; HEADER] {
     let header = RecordHeader {
         kind,
         request: 1,
         content: len,
         padding: 0,
     };
-    out.extend_from_slice(&header.encode());
+    header.encode()
 }
 
 /// Appends records with `content`; no record for empty content, which would end the stream.
-fn encode_stream(kind: u8, content: &[u8], out: &mut BytesMut) {
+fn encode_stream(kind: u8, content: &[u8], out: &mut impl BufMut) {
     for piece in content.chunks(MAX_CONTENT) {
-        encode_header(kind, u16::try_from(piece.len()).unwrap_or(u16::MAX), out);
-        out.extend_from_slice(piece);
+        out.put_slice(&header(
+            kind,
+            u16::try_from(piece.len()).unwrap_or(u16::MAX),
+        ));
+        out.put_slice(piece);
     }
 }
 
-/// Appends the start of a request to an application in the role of a responder, with its parameters as [`encode_parameter`] writes
-/// them.
-pub(super) fn encode_begin(keeps_connection: bool, parameters: &[u8], out: &mut BytesMut) {
-    encode_header(BEGIN_REQUEST, 8, out);
-    out.extend_from_slice(&[0, 1, u8::from(keeps_connection), 0, 0, 0, 0, 0]);
-    encode_stream(PARAMS, parameters, out);
-    encode_header(PARAMS, 0, out);
+/// The parameters of a request, while they are being written: the functions of this module append to `encoded`. Their memory becomes that
+/// of the [`RequestRecords`].
+pub struct Parameters {
+    /// The parameters, as [`encode_parameter`] writes them, after [`Parameters::BEFORE`] bytes of space for what is sent before them.
+    pub encoded: Vec<u8>,
+}
+
+impl Parameters {
+    /// Number of bytes that are sent before the parameters: the record BEGIN_REQUEST, and the header of the record of the parameters.
+    const BEFORE: usize = 3 * HEADER;
+
+    /// An empty list of parameters, with memory for parameters of `len` bytes.
+    #[must_use]
+    pub fn with_capacity(len: usize) -> Self {
+        let mut encoded = Vec::with_capacity(Self::BEFORE + len + RequestRecords::AFTER);
+        encoded.resize(Self::BEFORE, 0);
+        Self { encoded }
+    }
+
+    /// The parameters that have been written.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.encoded.get(Self::BEFORE..).unwrap_or_default()
+    }
+}
+
+/// The records of a request to an application in the role of a responder, except for its content. The memory is shared by the attempts to
+/// send the request.
+pub struct RequestRecords(Bytes);
+
+impl RequestRecords {
+    /// Number of bytes that are sent after the parameters: the records that end parameters and content.
+    const AFTER: usize = 2 * HEADER;
+
+    /// Makes the records of a request with these parameters. `keeps_connection` asks the application to leave the connection open after its
+    /// response.
+    #[must_use]
+    pub fn new(mut parameters: Parameters, keeps_connection: bool) -> Self {
+        let begin = [0, 1, u8::from(keeps_connection), 0, 0, 0, 0, 0];
+        match u16::try_from(parameters.as_bytes().len()) {
+            Ok(len @ 1..) => {
+                let before = [header(BEGIN_REQUEST, 8), begin, header(PARAMS, len)];
+                parameters.encoded[..Parameters::BEFORE].copy_from_slice(before.as_flattened());
+            }
+            Ok(0) | Err(_) => {
+                let mut out = [header(BEGIN_REQUEST, 8), begin].concat();
+                encode_stream(PARAMS, parameters.as_bytes(), &mut out);
+                parameters.encoded = out;
+            }
+        }
+        let after = [header(PARAMS, 0), header(STDIN, 0)];
+        (parameters.encoded).extend_from_slice(after.as_flattened());
+        Self(parameters.encoded.into())
+    }
+
+    /// The whole of a request without content.
+    pub(super) const fn without_content(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// What is sent before the content of a request.
+    pub(super) fn before_content(&self) -> &[u8] {
+        self.0.strip_suffix(&header(STDIN, 0)).unwrap_or_default()
+    }
 }
 
 /// Appends records with content of the request.
@@ -121,7 +181,7 @@ pub(super) fn encode_stdin(content: &[u8], out: &mut BytesMut) {
 
 /// Appends the record that ends the content of the request.
 pub(super) fn encode_stdin_end(out: &mut BytesMut) {
-    encode_header(STDIN, 0, out);
+    out.extend_from_slice(&header(STDIN, 0));
 }
 
 /// Appends a parameter: a name, and the concatenation of the parts of `value` (FastCGI Specification §3.4).
@@ -135,10 +195,20 @@ pub fn encode_parameter(name: &[u8], value: &[&[u8]], out: &mut Vec<u8>) {
 }
 
 /// Appends a parameter whose value is in one piece.
+#[expect(
+    clippy::inline_always,
+    reason = "most callers have a constant name, whose length and bytes then are constants as well"
+)]
+#[inline(always)]
 pub fn encode_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.reserve(2 * LONGEST_LEN + name.len() + value.len());
-    encode_len(name.len(), out);
-    encode_len(value.len(), out);
+    match (u8::try_from(name.len()), u8::try_from(value.len())) {
+        (Ok(name @ ..=127), Ok(value @ ..=127)) => out.extend_from_slice(&[name, value]),
+        _ => {
+            encode_len(name.len(), out);
+            encode_len(value.len(), out);
+        }
+    }
     out.extend_from_slice(name);
     out.extend_from_slice(value);
 }
@@ -146,6 +216,7 @@ pub fn encode_pair(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// Appends a header field, whose name is in lower case, as a parameter: `user-agent` becomes `HTTP_USER_AGENT`.
 pub fn encode_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     const PREFIX: &[u8] = b"HTTP_";
+    out.reserve(2 * LONGEST_LEN + PREFIX.len() + name.len() + value.len());
     encode_len(PREFIX.len() + name.len(), out);
     encode_len(value.len(), out);
     out.extend_from_slice(PREFIX);
@@ -209,6 +280,32 @@ pub(super) enum Received {
     Unexpected(u8),
     /// The record has not arrived completely.
     NeedMore,
+}
+
+/// The content of a complete response that is all of `received`: one STDOUT record, the record that ends the content, which may be missing,
+/// and END_REQUEST with the status that means success. `None` if `received` is anything else, which is then read record by record.
+pub(super) fn whole_response(received: &[u8]) -> Option<&[u8]> {
+    let (content, rest) = split_record(received, STDOUT)?;
+    let rest = match split_record(rest, STDOUT) {
+        Some((b"", rest)) => rest,
+        Some(_) => return None,
+        None => rest,
+    };
+    match split_record(rest, END_REQUEST)? {
+        ([_, _, _, _, 0, ..], b"") => Some(content),
+        _ => None,
+    }
+}
+
+/// Splits off a record of this type; returns its content, and what follows the record.
+fn split_record(received: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
+    let (header, rest) = received.split_first_chunk()?;
+    let header = RecordHeader::parse(*header);
+    if header.kind != kind {
+        return None;
+    }
+    let (content, rest) = rest.split_at_checked(header.content.into())?;
+    Some((content, rest.get(usize::from(header.padding)..)?))
 }
 
 /// Reads the records that an application sends.
@@ -276,7 +373,7 @@ impl RecordReader {
 pub(crate) mod fuzzing {
     use bytes::{Bytes, BytesMut};
 
-    use super::{Received, RecordReader, decode_parameters, encode_parameter};
+    use super::{Received, RecordReader, decode_parameters, encode_parameter, whole_response};
 
     /// Fuzz target: parses `input` as the records of an application, once whole and once in pieces of the size that its
     /// first byte gives, and compares the results.
@@ -289,6 +386,12 @@ pub(crate) mod fuzzing {
         };
         let size = usize::from(size).max(1);
         let whole = read([sent].into_iter(), usize::MAX);
+        if let Some(content) = whole_response(sent) {
+            let end = Received::End {
+                is_overloaded: false,
+            };
+            assert_eq!(whole, (content.to_vec(), Vec::new(), end));
+        }
         assert_eq!(read(sent.chunks(size), size), whole);
         if let Some(parameters) = decode_parameters(sent) {
             let mut encoded = Vec::new();
@@ -370,8 +473,16 @@ mod tests {
 
     #[test]
     fn a_request_begins_with_its_parameters() {
-        let mut out = BytesMut::new();
-        encode_begin(true, b"\x01\x01Ab", &mut out);
+        let records = |parameters: &[u8], keeps_connection| {
+            let mut written = Parameters::with_capacity(9);
+            written.encoded.extend_from_slice(parameters);
+            RequestRecords::new(written, keeps_connection)
+        };
+        let short = records(b"\x01\x01Ab", true);
+        let mut out = BytesMut::from(short.before_content());
+        encode_stdin_end(&mut out);
+        assert_eq!(out, short.without_content());
+        let mut out = BytesMut::from(short.before_content());
         encode_stdin(b"", &mut out);
         encode_stdin(b"hi", &mut out);
         encode_stdin_end(&mut out);
@@ -385,6 +496,56 @@ mod tests {
             (out.len(), &out[8 + 65_535..8 + 65_535 + 8]),
             (65_536 + 16, &b"\x01\x05\0\x01\0\x01\0\0"[..])
         );
+    }
+
+    #[test]
+    fn long_parameters_take_several_records() {
+        let mut written = Parameters::with_capacity(0);
+        encode_parameter(b"LONG", &[&[b'x'; MAX_CONTENT]], &mut written.encoded);
+        let encoded = written.as_bytes().to_vec();
+        let records = RequestRecords::new(written, false);
+        let mut want = b"\x01\x01\0\x01\0\x08\0\0\0\x01\0\0\0\0\0\0".to_vec();
+        for piece in [&encoded[..MAX_CONTENT], &encoded[MAX_CONTENT..], b""] {
+            let len = u16::try_from(piece.len()).expect("a record has at most 65,535 bytes");
+            want.extend_from_slice(b"\x01\x04\0\x01");
+            want.extend_from_slice(&len.to_be_bytes());
+            want.extend_from_slice(b"\0\0");
+            want.extend_from_slice(piece);
+        }
+        assert_eq!(records.before_content(), want);
+        want.extend_from_slice(b"\x01\x05\0\x01\0\0\0\0");
+        assert_eq!(**records.without_content(), want[..]);
+    }
+
+    #[test]
+    fn a_response_that_came_at_once_is_recognised() {
+        let stdout: &[u8] = b"\x01\x06\0\x01\0\x03\x02\0abc??";
+        let stdout_end: &[u8] = b"\x01\x06\0\x01\0\0\0\0";
+        let end: &[u8] = b"\x01\x03\0\x01\0\x08\x01\0\0\0\0\x07\0\0\0\0?";
+        let overloaded: &[u8] = b"\x01\x03\0\x01\0\x08\0\0\0\0\0\0\x02\0\0\0";
+        let stderr: &[u8] = b"\x01\x07\0\x01\0\x04\0\0oops";
+        let cases: &[(&[&[u8]], bool)] = &[
+            (&[stdout, stdout_end, end], true),
+            (&[stdout, end], true),
+            (&[stdout, stdout_end], false),
+            (&[stdout, stdout, end], false),
+            (&[stdout, stdout_end, overloaded], false),
+            (&[stdout, stderr, end], false),
+            (&[stderr, stdout, end], false),
+            (&[stdout, end, b"?"], false),
+            (&[end], false),
+        ];
+        for (records, is_whole) in cases {
+            let wire = records.concat();
+            let want = is_whole.then_some(&b"abc"[..]);
+            assert_eq!(whole_response(&wire), want, "{}", wire.escape_ascii());
+            for len in 0..wire.len() {
+                let begun = whole_response(&wire[..len]);
+                // Without its last byte, the last of these cases is a complete response.
+                let is_end = wire.ends_with(b"??") && len == wire.len() - 1;
+                assert_eq!(begun.is_some(), is_end, "{len} of {}", wire.escape_ascii());
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests to backends over HTTP/1.
 //!
-//! A request normally costs one write and one read. No system call checks whether the connection is alive: the readiness of the
-//! socket in tokio's runtime tells. Buffers belong to the worker ([`Scratch`]); a connection holds memory of its own only while a
+//! A request normally costs one write and one read. No system call checks whether the connection is alive: the socket's events
+//! tell. Buffers belong to the worker ([`Scratch`]); a connection holds memory of its own only while a
 //! head is incomplete or the socket is full.
 
 mod body;
@@ -104,7 +104,7 @@ impl Connections {
     }
 
     /// Takes, among the usable connections to `backend`, the one that was idle longest. With `thoroughly`, the kernel is asked
-    /// whether the backend has closed it; otherwise only the runtime's readiness is checked.
+    /// whether the backend has closed it; otherwise only the events of the socket are looked at.
     pub(crate) fn take(
         &self,
         backend: usize,
