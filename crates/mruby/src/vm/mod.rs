@@ -587,10 +587,11 @@ impl Vm {
         }
     }
 
-    /// A script has reached a limit, and may have left much garbage. If memory is short, or nobody calls [`Vm::collect_some`], the garbage is
-    /// collected now, which may take as long as the script ran.
+    /// A script has reached a limit, and may have left much garbage, which [`Vm::collect_some`] is to collect. If memory is short, a part of
+    /// it is collected now, as much as the next script may need. If nobody calls `collect_some`, all of it is collected now, which may take
+    /// as long as the script ran.
     fn plan_collection(&self) {
-        if self.exhausted.borrow().is_none() || self.memory() > self.memory_limit() / 4 * 3 {
+        if self.exhausted.borrow().is_none() {
             self.collect();
             return;
         }
@@ -602,12 +603,20 @@ impl Vm {
             // The collection under way began before the garbage was there.
             Collection::Running(_) => Collection::Running(2),
         });
+        let eighth = self.memory_limit() / 8;
+        if self.memory() > eighth * 6 {
+            while self.memory() > eighth * 5 && !self.collect_part() {}
+        }
     }
 
     /// Collects a part of the garbage that scripts have left which reached a limit, in a few milliseconds at most. Returns whether all has
     /// been collected.
     pub fn collect_some(&self) -> bool {
         let _entered = self.enter();
+        self.collect_part()
+    }
+
+    fn collect_part(&self) -> bool {
         let count = match self.collection.get() {
             Collection::Idle => return true,
             Collection::Due => {
