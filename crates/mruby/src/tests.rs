@@ -330,9 +330,9 @@ fn garbage_behind_a_limit_is_collected_in_parts_and_nothing_else_is() {
         assert!(evaluate(&vm, hungry).contains("TimeLimitError"));
         assert_eq!(called.get(), round);
         let full = vm.memory();
-        // The script that comes next finds the garbage, and does not collect it.
+        // Before the script that comes next, only a part of the garbage is collected.
         assert_eq!(evaluate(&vm, "$kept.size"), "5000");
-        assert!(vm.memory() > full / 2, "{full} {}", vm.memory());
+        assert!(vm.memory() > full / 8, "{full} {}", vm.memory());
         let mut parts = 1;
         while !vm.collect_some() {
             parts += 1;
