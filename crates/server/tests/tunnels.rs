@@ -553,7 +553,7 @@ fn http_2_a_tunnel_that_is_refused_is_not_wanted_any_more() {
     assert_eq!(seen, want.map(|text| format!("{extended}{text}")));
     // The connection goes on: it serves another request.
     let id = client.ask("/x", &[]);
-    client.until(&format!("{id} 19 bytes."));
+    client.until(&format!("{id} 30 bytes."));
 }
 
 #[test]
