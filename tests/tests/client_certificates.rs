@@ -231,13 +231,14 @@ fn client_ca_file_is_not_dropped_for_a_certificate_that_is_known_already() {
     assert!(
         text.contains("/h2o.conf:16] in command listen, the `ssl` at ")
             && text.contains("/h2o.conf:6 has the same address and is used for this host as well")
-            && text.contains("it has no `client-ca-file`, this one has `client-ca-file: /"),
+            && text
+                .contains("that `ssl` has no `client-ca-file`, this `ssl` has `client-ca-file: /"),
         "{text}"
     );
     let text = refusal(&with(CA, ""));
     assert!(
         text.contains("/h2o.conf:15] in command listen, the `ssl` at ")
-            && text.contains("ca.crt`, this one has no `client-ca-file`"),
+            && text.contains("ca.crt`, this `ssl` has no `client-ca-file`"),
         "{text}"
     );
     // A host that is configured with two certificates at one address uses the first.
