@@ -310,7 +310,7 @@ fn a_certificate_without_its_issuer_is_not_asked_for() {
     let _ = OcspAuthority::with_responder(&folder, "a.test", responder.backend.port());
     folder.write("chain", folder.read("a.crt"));
     let server = setup(folder, "ocsp-update-interval: 1").start();
-    server.wait_for_message("the file has no certificate of the issuer; append it");
+    server.wait_for_message("the file lacks the certificate of the issuer, without which");
     server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
     wait_for(&server, NONE);
     assert_eq!(responder.backend.connections(), 0);
