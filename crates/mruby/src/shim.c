@@ -418,9 +418,14 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
   return mrb_exec_irep(mrb, self, mrb_proc_ptr(code));
 }
 
+/* Name under which the shim calls GC.generational_mode=, which a script may redefine. */
+#define SET_GENERATIONAL "__h2o_generational_mode="
+
 void shim_prepare(mrb_state *mrb)
 {
   struct shim_memory *before = use_memory_of(mrb);
+  struct RClass *collector = mrb_module_get(mrb, "GC");
+  mrb_define_alias(mrb, mrb_class_ptr(mrb_singleton_class(mrb, mrb_obj_value(collector))), SET_GENERATIONAL, "generational_mode=");
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
   limits_prepare(mrb);
@@ -435,6 +440,33 @@ struct shim_fault {
   size_t len;
   char message[512];
 };
+
+/* ---- collecting garbage in steps ---- */
+
+static void set_generational(mrb_state *mrb, mrb_bool is_on)
+{
+  mrb_value collector = mrb_obj_value(mrb_module_get(mrb, "GC"));
+  mrb_funcall(mrb, collector, SET_GENERATIONAL, 1, mrb_bool_value(is_on));
+}
+
+/* Does one step of a collection: some thousand objects. Returns whether the collection has ended. A script may have turned the collector
+ * off, or its steps to nothing. */
+static mrb_bool collect_step(mrb_state *mrb)
+{
+  mrb_gc *gc = &mrb->gc;
+  gc->disabled = FALSE;
+  if (gc->step_ratio < 1)
+    gc->step_ratio = 200;
+  if (gc->generational && !(gc->full && gc->state != MRB_GC_STATE_ROOT)) {
+    /* The generational mode collects young objects in one step, so it is left. If a full collection is due, leaving the mode would do
+     * all of it now: the library has taken all objects for young already, so it need not. One that has begun goes on in steps first. */
+    gc->full = FALSE;
+    set_generational(mrb, FALSE);
+    return FALSE;
+  }
+  mrb_incremental_gc(mrb);
+  return !gc->generational && gc->state == MRB_GC_STATE_ROOT;
+}
 
 /* ---- operations that may raise exceptions ---- */
 
@@ -472,8 +504,8 @@ enum op {
   OP_COMPILE_,
   OP_FREEZE_,
   OP_COLLECT_,
-  OP_PAUSE_COLLECTOR_,
   OP_COLLECT_STEP_,
+  OP_END_STEPS_,
   OP_ARRAY_SET_,
   OP_BEGIN_,
   OP_SOURCE_,
@@ -658,12 +690,8 @@ static mrb_value run(mrb_state *mrb, void *data)
     mrb->gc.disabled = FALSE;
     mrb_full_gc(mrb);
     return mrb_nil_value();
-  case OP_PAUSE_COLLECTOR_:
-    mrb->gc.disabled = work->count != 0;
-    return mrb_nil_value();
-  case OP_COLLECT_STEP_:
-    mrb_incremental_gc(mrb);
-    return mrb_bool_value(mrb->gc.state == MRB_GC_STATE_ROOT);
+  case OP_COLLECT_STEP_: return mrb_bool_value(collect_step(mrb));
+  case OP_END_STEPS_: set_generational(mrb, TRUE); return mrb_nil_value();
   default: return mrb_nil_value();
   }
 #undef NAME

@@ -324,10 +324,20 @@ fn garbage_behind_a_limit_is_collected_in_parts_and_nothing_else_is() {
     evaluate(&vm, "$kept = Array.new(5000) { |i| i.to_s }; 1");
     vm.scope(|| vm.collect());
     let before = vm.memory();
-    let hungry = "a = []; loop { f = Fiber.new { Fiber.yield }; f.resume; a << f }";
-    for round in 1..=2 {
+    let cases = [
+        (
+            "a = []; loop { f = Fiber.new { Fiber.yield }; f.resume; a << f }",
+            "NoMemoryError",
+        ),
+        // As many objects have become old as make the library plan a collection of all.
+        (
+            "def down; down; end; a = []; 300_000.times { a << Object.new }; down",
+            "SystemStackError",
+        ),
+    ];
+    for (round, (hungry, limit)) in (1..).zip(cases.into_iter().cycle().take(4)) {
         let ended = evaluate(&vm, hungry);
-        assert!(ended.contains("NoMemoryError"), "{ended}");
+        assert!(ended.contains(limit), "{ended}");
         assert_eq!(called.get(), round);
         let full = vm.memory();
         // Before the script that comes next, only a part of the garbage is collected.
@@ -342,13 +352,40 @@ fn garbage_behind_a_limit_is_collected_in_parts_and_nothing_else_is() {
         }
         assert!(parts > 5, "{parts}");
         let after = vm.memory();
-        assert!(after < full / 4, "{before} {full} {after}");
+        // Each string of a script in between keeps a page of 1,024 objects.
+        assert!(
+            after < before + (full - before) / 2,
+            "{before} {full} {after}"
+        );
         let want = format!("[\"4999\", {}, true]", 5000 + (parts - 1));
         let check =
             "got = [$kept[4999], $kept.size, GC.generational_mode]; $kept = $kept[0, 5000]; got";
         assert_eq!(evaluate(&vm, check), want);
     }
     assert!(vm.collect_some());
+}
+
+#[test]
+fn scripts_that_turn_the_collector_off_hold_up_nobody() {
+    let vm = vm_with(Options {
+        memory_limit: 32 * 1024 * 1024,
+        ..Options::default()
+    });
+    vm.on_exhausted(|_| {});
+    for script in [
+        "GC.disable; a = []; loop { a << 'x' * 1000 }",
+        "GC.step_ratio = 0; a = []; loop { a << Object.new }",
+        "def GC.generational_mode=(x); loop {}; end; GC.disable; a = []; loop { a << 'x' * 1000 }",
+    ] {
+        for _ in 0..3 {
+            let ended = evaluate(&vm, script);
+            assert!(ended.contains("NoMemoryError"), "{script}: {ended}");
+            assert_eq!(evaluate(&vm, "1 + 1"), "2");
+        }
+    }
+    while !vm.collect_some() {}
+    vm.scope(|| vm.collect());
+    assert!(vm.memory() < 8 * 1024 * 1024, "{}", vm.memory());
 }
 
 #[test]

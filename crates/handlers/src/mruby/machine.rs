@@ -190,7 +190,10 @@ impl Machine {
                     }
                 }
                 host.sleep(GIVE_BACK_AFTER).await;
-                if let Some(vm) = vm.upgrade() {
+                // Another task that collects garbage by now gives the memory back later.
+                if let Some(vm) = vm.upgrade()
+                    && !vm.local::<Host>().is_collecting.get()
+                {
                     vm.give_back_memory();
                 }
             });

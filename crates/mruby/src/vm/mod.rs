@@ -117,19 +117,6 @@ type LostHook = Box<dyn Fn(&Vm, Value)>;
 /// The function that is called when a script has reached a limit; see [`Vm::on_exhausted`].
 type ExhaustedHook = Box<dyn Fn(&Vm)>;
 
-/// What [`Vm::collect_some`] has to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Collection {
-    /// Nothing: the library collects garbage while scripts run.
-    #[default]
-    Idle,
-    /// A collection has to begin. Until then the library collects nothing, since it would collect everything at once, in the time of
-    /// the script that happens to run.
-    Due,
-    /// A collection is under way, in steps; this many have to end.
-    Running(u8),
-}
-
 /// How many parts of the garbage behind a limit are collected before the next script runs, each of some thousand objects. They take about
 /// half as long as a script runs that leaves as many objects in 50 ms as it can.
 const PARTS_AT_ONCE: u32 = 40;
@@ -164,7 +151,8 @@ pub struct Vm {
     pub(crate) root: PathBuf,
     lost: RefCell<Option<LostHook>>,
     exhausted: RefCell<Option<ExhaustedHook>>,
-    collection: Cell<Collection>,
+    /// How many collections in parts have to end until the garbage of scripts that reached a limit is collected; 0 for none.
+    collections_due: Cell<u8>,
     /// Whether a script has reached a limit, so that a full collection is due, and new exceptions for the next script.
     pub(crate) is_exhausted: Cell<bool>,
     /// Indices in `roots` of the [`Rooted`] values that were dropped while the garbage collector ran. They are freed when the
@@ -263,7 +251,7 @@ impl Vm {
             root: options.root.clone(),
             lost: RefCell::default(),
             exhausted: RefCell::default(),
-            collection: Cell::default(),
+            collections_due: Cell::default(),
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
             strands: RefCell::default(),
@@ -599,14 +587,13 @@ impl Vm {
             self.collect();
             return;
         }
-        self.collection.set(match self.collection.get() {
-            Collection::Idle | Collection::Due => {
-                self.pause_collector(true);
-                Collection::Due
-            }
-            // The collection under way began before the garbage was there.
-            Collection::Running(_) => Collection::Running(2),
-        });
+        // A collection that is under way began before the garbage was there, so that another one has to follow it.
+        let due = if self.collections_due.get() == 0 {
+            1
+        } else {
+            2
+        };
+        self.collections_due.set(due);
         // Some parts at once, so that not all of the garbage is still there if the next script leaves as much.
         let has_ended = (0..PARTS_AT_ONCE).any(|_| self.collect_part());
         let eighth = self.memory_limit() / 8;
@@ -615,46 +602,30 @@ impl Vm {
         }
     }
 
-    /// Collects a part of the garbage that scripts have left which reached a limit, in a few milliseconds at most. Returns whether all has
-    /// been collected.
+    /// Collects a part of the garbage that scripts have left which reached a limit, in a few milliseconds at most; the last part takes as long
+    /// as the collection of all objects that live. Returns whether all has been collected.
     pub fn collect_some(&self) -> bool {
         let _entered = self.enter();
         self.collect_part()
     }
 
     fn collect_part(&self) -> bool {
-        let count = match self.collection.get() {
-            Collection::Idle => return true,
-            Collection::Due => {
-                // In this mode the library collects in steps, but needs more time for the garbage of ordinary requests.
-                self.pause_collector(false);
-                if self.set_generational(false).is_err() {
-                    self.collect();
-                    self.collection.set(Collection::Idle);
-                    return true;
-                }
-                1
+        let due = self.collections_due.get();
+        if due == 0 {
+            return true;
+        }
+        let left = match self.run(Op::CollectStep, |_| ()) {
+            Ok(has_ended) => due - u8::from(has_ended.is_true()),
+            Err(_) => {
+                self.collect();
+                0
             }
-            Collection::Running(count) => count,
         };
-        let has_ended = self.run(Op::CollectStep, |_| ()).map(Value::is_true);
-        let left = count - u8::from(has_ended.unwrap_or(true));
-        self.collection.set(Collection::Running(left));
+        self.collections_due.set(left);
         if left == 0 {
-            self.collection.set(Collection::Idle);
-            let _ = self.set_generational(true);
+            let _ = self.run(Op::EndSteps, |_| ());
         }
         left == 0
-    }
-
-    /// Has the library collect no garbage, or collect again.
-    fn pause_collector(&self, is_paused: bool) {
-        let _ = self.run(Op::PauseCollector, |work| work.count = is_paused.into());
-    }
-
-    fn set_generational(&self, is_on: bool) -> Result<Value, Value> {
-        let collector = self.constant(None, "GC")?;
-        self.call(collector, "generational_mode=", &[Value::boolean(is_on)])
     }
 
     /// Returns free memory to the system.
