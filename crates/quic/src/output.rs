@@ -57,9 +57,8 @@ impl Output {
         stream: StreamId,
         mut pieces: [Bytes; N],
     ) {
-        while self.is_empty() {
+        while self.is_empty() && pieces.iter().any(|piece| !piece.is_empty()) {
             match connection.write_pieces(stream, &mut pieces) {
-                Write::Taken(_) if pieces.iter().all(Bytes::is_empty) => return,
                 Write::Taken(_) => {}
                 Write::Blocked => break,
                 Write::Stopped(_) | Write::Unknown => return,
