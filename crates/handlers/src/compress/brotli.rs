@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the compressor is a C library")]
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -132,7 +132,7 @@ fn layout(len: usize) -> Option<Layout> {
     Layout::from_size_align(len, HEADER).ok()
 }
 
-/// Allocates memory for a compressor, whose count of bytes `count` is; returns null if there is none.
+/// Allocates memory for a compressor, whose count of bytes `count` is.
 unsafe extern "C" fn allocate(count: *mut c_void, len: usize) -> *mut c_void {
     let Some(layout) = len.checked_add(HEADER).and_then(layout) else {
         return ptr::null_mut();
@@ -140,7 +140,8 @@ unsafe extern "C" fn allocate(count: *mut c_void, len: usize) -> *mut c_void {
     // SAFETY: the layout is not empty.
     let block = unsafe { alloc(layout) };
     if block.is_null() {
-        return ptr::null_mut();
+        // As where Rust code allocates. The library itself would end the process without a message.
+        handle_alloc_error(layout);
     }
     // SAFETY: the block begins with `HEADER` bytes that are aligned for a `usize`. `count` is the counter of the compressor, which
     // outlives it.
