@@ -13,7 +13,7 @@ use slab::Slab;
 pub type WatchSocket = dyn Fn(BorrowedFd<'_>, u32) -> io::Result<()>;
 
 /// The sockets of handlers, such as those to backends, that the event loop of a worker watches. Compared with a registration in the async
-/// runtime, an event of a client and one of a backend cost one system call together, and none has to go through the runtime.
+/// runtime, an event of a client and one of a backend cost one system call together, and an event that wakes a request need not go through the runtime.
 #[derive(Default)]
 pub struct SocketWatch {
     watch: OnceCell<Box<WatchSocket>>,
@@ -147,6 +147,7 @@ impl WatchedSocket {
 
     /// Notes that a read would have blocked.
     pub fn note_unreadable(&self) {
+        self.readiness.has_ended.set(false);
         self.readiness.input.is_ready.set(false);
     }
 

@@ -1,15 +1,18 @@
 //! The socket of a connection to a backend.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use h2o_exchange::{Descriptor, SocketWatch, WatchedSocket, Worker};
-use rustix::net::RecvFlags;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::task::coop;
 
 /// A socket that is counted among the open descriptors of the process.
 pub(crate) struct PlainStream {
@@ -26,75 +29,86 @@ enum Socket {
 /// A socket that the event loop of the worker watches.
 struct Watched {
     watch: WatchedSocket,
-    socket: StdSocket,
-}
-
-enum StdSocket {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
+    socket: OwnedFd,
 }
 
 impl Watched {
-    fn poll_receive(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    /// Reads into the unfilled part of `buffer`. Like a socket of the runtime, it lets other tasks run from time to time, however much there
+    /// is to read.
+    fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let budget = std::task::ready!(coop::poll_proceed(context));
         loop {
             std::task::ready!(self.watch.poll_readable(context));
-            if let Some(received) = self.receive(buffer) {
-                return Poll::Ready(received);
+            #[expect(
+                unsafe_code,
+                reason = "the caller promises not to make initialised bytes uninitialised"
+            )]
+            // SAFETY: the bytes go to `receive`, which only lets the kernel write.
+            let unfilled = unsafe { buffer.unfilled_mut() };
+            let Some(received) = self.receive(unfilled) else {
+                continue;
+            };
+            budget.made_progress();
+            let len = received?;
+            #[expect(
+                unsafe_code,
+                reason = "the caller promises that the bytes are initialised"
+            )]
+            // SAFETY: the kernel has written this many bytes.
+            unsafe {
+                buffer.assume_init(len);
             }
+            buffer.advance(len);
+            return Poll::Ready(Ok(()));
         }
     }
 
-    /// Reads once; `None` if the read would have blocked.
-    fn receive(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-        let received = retried(|| match &self.socket {
-            StdSocket::Tcp(socket) => (&*socket).read(buffer),
-            StdSocket::Unix(socket) => (&*socket).read(buffer),
+    /// Reads once; `None` if the read would have blocked. Returns the number of bytes that were written to the beginning of `buffer`.
+    fn receive(&self, buffer: &mut [MaybeUninit<u8>]) -> Option<io::Result<usize>> {
+        let received = retry_on_intr(|| {
+            rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()).map(|(_, len)| len)
         });
         match received {
             Ok(len) if len < buffer.len() => self.watch.note_drained(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Errno::WOULDBLOCK) => {
                 self.watch.note_unreadable();
                 return None;
             }
             Ok(_) | Err(_) => {}
         }
-        Some(received)
+        Some(received.map_err(Into::into))
     }
 
-    fn poll_send(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let budget = std::task::ready!(coop::poll_proceed(context));
         loop {
             std::task::ready!(self.watch.poll_writable(context));
-            let sent = retried(|| match &self.socket {
-                StdSocket::Tcp(socket) => (&*socket).write(bytes),
-                StdSocket::Unix(socket) => (&*socket).write(bytes),
-            });
+            let sent =
+                retry_on_intr(|| rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL));
             match sent {
                 Ok(len) if len < bytes.len() => self.watch.note_full(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Errno::WOULDBLOCK) => {
                     self.watch.note_full();
                     continue;
                 }
                 Ok(_) | Err(_) => {}
             }
-            return Poll::Ready(sent);
+            budget.made_progress();
+            return Poll::Ready(sent.map_err(Into::into));
         }
     }
 
-    /// Like [`Watched::receive`], but without a system call if nothing can have arrived.
-    fn check(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// Reads a byte, but without a system call if nothing can have arrived.
+    fn check(&self) -> io::Result<usize> {
         let is_readable = self.watch.is_readable();
-        let received = is_readable.then(|| self.receive(buffer)).flatten();
-        received.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
-    }
-}
-
-/// The result of a system call, which is made again if a signal has interrupted it.
-fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
+        let received = is_readable.then(|| self.receive(&mut [MaybeUninit::uninit()]));
+        received
+            .flatten()
+            .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 }
 
@@ -143,8 +157,8 @@ impl PlainStream {
             return Ok(self);
         };
         let socket = match self.socket {
-            Socket::Tcp(socket) => StdSocket::Tcp(socket.into_std()?),
-            Socket::Unix(socket) => StdSocket::Unix(socket.into_std()?),
+            Socket::Tcp(socket) => socket.into_std()?.into(),
+            Socket::Unix(socket) => socket.into_std()?.into(),
             Socket::Watched(_) => return Ok(self),
         };
         Ok(Self {
@@ -159,7 +173,7 @@ impl PlainStream {
         let read = match &self.socket {
             Socket::Tcp(socket) => socket.try_read(&mut byte),
             Socket::Unix(socket) => socket.try_read(&mut byte),
-            Socket::Watched(socket) => socket.check(&mut byte),
+            Socket::Watched(socket) => socket.check(),
         };
         IdleState::from_read(read)
     }
@@ -234,10 +248,7 @@ impl AsFd for PlainStream {
         match &self.socket {
             Socket::Tcp(socket) => socket.as_fd(),
             Socket::Unix(socket) => socket.as_fd(),
-            Socket::Watched(Watched { socket, .. }) => match socket {
-                StdSocket::Tcp(socket) => socket.as_fd(),
-                StdSocket::Unix(socket) => socket.as_fd(),
-            },
+            Socket::Watched(watched) => watched.socket.as_fd(),
         }
     }
 }
@@ -251,12 +262,7 @@ impl AsyncRead for PlainStream {
         match &mut self.get_mut().socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
             Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
-            Socket::Watched(socket) => {
-                let unfilled = buffer.initialize_unfilled();
-                let len = std::task::ready!(socket.poll_receive(context, unfilled))?;
-                buffer.advance(len);
-                Poll::Ready(Ok(()))
-            }
+            Socket::Watched(watched) => watched.poll_receive(context, buffer),
         }
     }
 }
@@ -282,12 +288,9 @@ impl AsyncWrite for PlainStream {
         match &mut self.get_mut().socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
-            Socket::Watched(Watched { socket, .. }) => {
-                let write = std::net::Shutdown::Write;
-                Poll::Ready(match socket {
-                    StdSocket::Tcp(socket) => socket.shutdown(write),
-                    StdSocket::Unix(socket) => socket.shutdown(write),
-                })
+            Socket::Watched(watched) => {
+                let ended = rustix::net::shutdown(&watched.socket, Shutdown::Write);
+                Poll::Ready(ended.map_err(Into::into))
             }
         }
     }
@@ -295,6 +298,7 @@ impl AsyncWrite for PlainStream {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::sync::Arc;
     use std::task::Waker;
 

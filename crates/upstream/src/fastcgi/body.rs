@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{BodyError, BodySource, Trailers};
 
-use super::exchange::{FastcgiExchange, Part, WholeResponse};
+use super::exchange::{FastcgiExchange, Part};
 use crate::read_ahead::Origin;
 
 /// The body of a FastCGI response: reads it from the connection when polled, and returns the connection to the pool
@@ -73,7 +73,7 @@ impl BodySource for FastcgiBody {
                 };
             };
             match std::task::ready!(exchange.poll_part(context, max)) {
-                Ok(Part::Content(piece) | Part::Whole(WholeResponse { content: piece, .. })) => {
+                Ok(Part::Content(piece)) => {
                     let piece = self.cut(piece);
                     if !piece.is_empty() {
                         return Poll::Ready(Some(Ok(piece)));

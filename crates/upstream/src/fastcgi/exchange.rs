@@ -35,7 +35,7 @@ pub(super) struct FastcgiExchange {
     reader: RecordReader,
     /// An empty header block with memory for the fields of the response.
     pub(super) headers: Headers,
-    /// A complete response that was received by the first read, until [`FastcgiExchange::poll_part`] returns it.
+    /// A complete response that was received by the first read, until [`FastcgiExchange::poll_whole`] returns it.
     whole: Option<WholeResponse>,
     /// Whether the timer of the I/O timeout runs.
     is_waiting: bool,
@@ -69,8 +69,6 @@ pub(super) struct WholeResponse {
 #[derive(Debug)]
 pub(super) enum Part {
     Content(Bytes),
-    /// The complete response; no other part came before it, and none follows.
-    Whole(WholeResponse),
     /// The application sent END_REQUEST; `is_overloaded` says whether the record's status is FCGI_OVERLOADED.
     End {
         is_overloaded: bool,
@@ -225,56 +223,70 @@ impl FastcgiExchange {
         self.out.clear();
     }
 
+    /// Sends the request, and waits for the first bytes of the response. Returns the response if they are all of it; then no part follows.
+    pub(super) fn poll_whole(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<WholeResponse>, FastcgiError>> {
+        let awaits_client = self.poll_upload(context)?;
+        // If the application has closed the connection, the next part says so.
+        std::task::ready!(self.poll_received(context, awaits_client))?;
+        Poll::Ready(Ok(self.whole.take()))
+    }
+
     /// Returns the next part of the response, with at most `max` bytes of content. Sends the rest of the request meanwhile.
     pub(super) fn poll_part(
         &mut self,
         context: &mut Context<'_>,
         max: usize,
     ) -> Poll<Result<Part, FastcgiError>> {
-        let awaits_client = match self.poll_upload(context) {
-            Ok(awaits_client) => awaits_client,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
+        let awaits_client = self.poll_upload(context)?;
         loop {
             if let Some(part) = self.take_part(max)? {
                 self.is_waiting = false;
                 return Poll::Ready(Ok(part));
             }
-            match self.poll_read(context) {
-                Poll::Ready(true) => {
-                    self.is_waiting = false;
-                    if let Some(whole) = self.whole.take() {
-                        return Poll::Ready(Ok(Part::Whole(whole)));
-                    }
+            if !std::task::ready!(self.poll_received(context, awaits_client))? {
+                self.stop_upload();
+                return Poll::Ready(Ok(Part::Closed));
+            }
+        }
+    }
+
+    /// Reads once from the socket, within the time limits. Returns false at the end of the connection. `awaits_client` says whether the
+    /// upload waits for the client.
+    fn poll_received(
+        &mut self,
+        context: &mut Context<'_>,
+        awaits_client: bool,
+    ) -> Poll<Result<bool, FastcgiError>> {
+        match self.poll_read(context) {
+            Poll::Ready(is_open) => {
+                self.is_waiting = false;
+                Poll::Ready(Ok(is_open))
+            }
+            Poll::Pending if awaits_client => {
+                // While the server waits for the client, only the client's timeouts apply.
+                self.is_waiting = false;
+                self.connection.timer.clear();
+                Poll::Pending
+            }
+            Poll::Pending => {
+                let is_sent = self.is_sent();
+                self.is_early &= !is_sent;
+                if !self.is_waiting {
+                    self.is_waiting = true;
+                    let settings = &self.local.upstream.settings;
+                    (self.connection.timer).set_after(if is_sent && !self.has_received {
+                        settings.first_byte_timeout
+                    } else {
+                        settings.io_timeout
+                    });
                 }
-                Poll::Ready(false) => {
-                    self.stop_upload();
-                    return Poll::Ready(Ok(Part::Closed));
-                }
-                Poll::Pending if awaits_client => {
-                    // While the server waits for the client, only the client's timeouts apply.
-                    self.is_waiting = false;
-                    self.connection.timer.clear();
-                    return Poll::Pending;
-                }
-                Poll::Pending => {
-                    let is_sent = self.is_sent();
-                    self.is_early &= !is_sent;
-                    if !self.is_waiting {
-                        self.is_waiting = true;
-                        let settings = &self.local.upstream.settings;
-                        (self.connection.timer).set_after(if is_sent && !self.has_received {
-                            settings.first_byte_timeout
-                        } else {
-                            settings.io_timeout
-                        });
-                    }
-                    return self
-                        .connection
-                        .timer
-                        .poll_fired(context)
-                        .map(|()| Err(FastcgiError::TimedOut));
-                }
+                let timer = &mut self.connection.timer;
+                timer
+                    .poll_fired(context)
+                    .map(|()| Err(FastcgiError::TimedOut))
             }
         }
     }

@@ -217,16 +217,18 @@ impl Beginning {
 
 /// Waits for the header block of the response.
 async fn receive_head(exchange: &mut FastcgiExchange) -> Result<Beginning, FastcgiError> {
+    if let Some(WholeResponse { head, content }) =
+        poll_fn(|context| exchange.poll_whole(context)).await?
+    {
+        return Ok(Beginning {
+            head,
+            content,
+            has_ended: true,
+        });
+    }
     let mut received = BytesMut::new();
     loop {
         match poll_fn(|context| exchange.poll_part(context, usize::MAX)).await? {
-            Part::Whole(WholeResponse { head, content }) => {
-                return Ok(Beginning {
-                    head,
-                    content,
-                    has_ended: true,
-                });
-            }
             Part::Content(mut piece) => {
                 if received.is_empty()
                     && let Some(end) = head_end(&piece, 0)
@@ -283,10 +285,8 @@ fn reply(
 ) -> Reply {
     let backend = exchange.backend();
     let mut ready = content;
-    let end = loop {
-        if has_ended {
-            break Some(Ok(()));
-        }
+    let mut end = has_ended.then_some(Ok(()));
+    while end.is_none() {
         match exchange.take_part(usize::MAX) {
             Ok(Some(Part::Content(piece))) if ready.is_empty() => ready = piece,
             Ok(Some(Part::Content(piece))) => {
@@ -294,12 +294,12 @@ fn reply(
                 longer.extend_from_slice(&piece);
                 ready = longer.freeze();
             }
-            Ok(Some(Part::End { .. } | Part::Closed | Part::Whole(_))) => break Some(Ok(())),
-            Ok(None) => break None,
+            Ok(Some(Part::End { .. } | Part::Closed)) => end = Some(Ok(())),
+            Ok(None) => break,
             // The head of the response has arrived, so the request succeeds and only the body of the response fails.
-            Err(error) => break Some(Err(error.to_string())),
+            Err(error) => end = Some(Err(error.to_string())),
         }
-    };
+    }
     let buffering = Buffering::of(call.worker, exchange.settings());
     let (exchange, failure) = match end {
         None => (Some(exchange), None),
