@@ -45,7 +45,7 @@ pub(crate) struct Scratch {
     pub(crate) cipher_in: Reusable<Vec<u8>>,
     pub(crate) cipher_out: Reusable<OutputBuffer>,
     /// The beginning of the response that was sent last over HTTP/3: its head, the header of a DATA frame, and a short body.
-    pub(crate) beginning: Reusable<Bytes>,
+    pub(crate) beginning: LastBytes,
 }
 
 /// A value (a buffer) that a driver takes out, uses and puts back.
@@ -62,7 +62,11 @@ impl<T: Default> Reusable<T> {
     }
 }
 
-impl Reusable<Bytes> {
+/// The bytes that were sent last, kept because the next ones are often equal.
+#[derive(Default)]
+pub(crate) struct LastBytes(RefCell<Bytes>);
+
+impl LastBytes {
     /// Returns `bytes` as shared memory. If they equal those of the call before, they share its memory, and nothing is allocated.
     #[inline]
     pub(crate) fn share(&self, bytes: &[u8]) -> Bytes {
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn equal_bytes_in_a_row_share_their_memory() {
-        let buffer = Reusable::<Bytes>::default();
+        let buffer = LastBytes::default();
         let first = buffer.share(b"head");
         let second = buffer.share(b"head");
         assert_eq!(

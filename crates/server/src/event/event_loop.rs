@@ -279,9 +279,10 @@ impl EventLoop {
     fn run_ready(&mut self, task: &mut Context<'_>) {
         let mut ready = std::mem::take(&mut self.ready);
         let mut handled = 0;
+        // Whether the runtime is to tell of further events; at first it has done so already.
         let mut is_quiet = true;
         for round in 0.. {
-            let polled = if round == 0 || is_quiet {
+            let polled = if is_quiet {
                 self.reactor.poll_events(task, &mut ready)
             } else if round == ROUNDS {
                 // The runtime gets to poll its own events before this task runs again.

@@ -713,6 +713,14 @@ pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners
 }
 
 impl Listener {
+    /// The sizes of the send and receive buffer, in bytes, that the configuration gives the listener's sockets.
+    pub(crate) fn buffer_sizes(&self) -> (Option<usize>, Option<usize>) {
+        match &self.quic {
+            Some(quic) => (quic.send_buffer, quic.receive_buffer),
+            None => (self.sndbuf, self.rcvbuf),
+        }
+    }
+
     /// Whether clients of the listener use TLS.
     pub(crate) fn is_tls(&self) -> bool {
         !self.tls.is_empty()

@@ -90,12 +90,8 @@ fn changed_socket_options(running: &Site, next: &Site) -> Vec<String> {
         let Some(kept) = kept.find(|kept| kept.endpoint == listener.endpoint) else {
             continue;
         };
-        let buffers = |listener: &Listener| {
-            let quic = listener.quic.as_ref();
-            quic.map(|quic| (quic.send_buffer, quic.receive_buffer))
-                .unwrap_or((listener.sndbuf, listener.rcvbuf))
-        };
-        let ((send_before, receive_before), (send, receive)) = (buffers(kept), buffers(listener));
+        let (send_before, receive_before) = kept.buffer_sizes();
+        let (send, receive) = listener.buffer_sizes();
         let is_tcp = matches!(listener.endpoint, Endpoint::Tcp(_));
         let differs = [
             ("sndbuf", send_before != send),

@@ -379,10 +379,7 @@ fn set_buffer_sizes(
     listener: &Listener,
     warnings: &mut Vec<String>,
 ) -> io::Result<()> {
-    let (send, receive) = match &listener.quic {
-        Some(quic) => (quic.send_buffer, quic.receive_buffer),
-        None => (listener.sndbuf, listener.rcvbuf),
-    };
+    let (send, receive) = listener.buffer_sizes();
     let mut compare = |name, limit, wanted, got: rustix::io::Result<usize>| {
         // The kernel doubles the size that it is told, and returns the doubled size.
         let Ok(got) = got.map(|got| got / 2) else {
