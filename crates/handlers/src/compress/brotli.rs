@@ -18,6 +18,8 @@ pub(crate) struct BrotliEncoder {
     state: NonNull<sys::BrotliEncoderState>,
     /// Number of bytes of memory that the compressor holds. The functions [`allocate`] and [`free`] of the compressor count them.
     memory: Arc<AtomicUsize>,
+    /// Whether the level is one at which the library compresses each piece on its own, and writes where it is told to.
+    is_fast: bool,
 }
 
 // SAFETY: the C library keeps no data of its own beside the compressor and refers to no thread; the memory of the compressor comes
@@ -36,6 +38,7 @@ impl BrotliEncoder {
         let encoder = Self {
             state: NonNull::new(state).ok_or(EncoderError)?,
             memory,
+            is_fast: level <= 1,
         };
         let len = len.map_or(0, |len| u32::try_from(len).unwrap_or(u32::MAX));
         for (parameter, value) in [
@@ -77,10 +80,20 @@ impl BrotliEncoder {
             Operation::Finish => sys::BrotliEncoderOperation_BROTLI_OPERATION_FINISH,
         };
         let (mut left, mut next) = (input.len(), input.as_ptr());
-        let (mut room, mut place) = (0, ptr::null_mut());
+        if self.is_fast {
+            // Without room for all that a piece can become, the library would allocate it and keep it.
+            output.reserve(2 * input.len() + 503);
+        }
         loop {
-            // SAFETY: `left` bytes are readable at `next`: at first the whole input, later what the library has not taken of it. The
-            // library is given no room for output, so it writes nothing there.
+            let spare = output.spare_capacity_mut();
+            let (mut room, mut place) = if self.is_fast {
+                (spare.len(), spare.as_mut_ptr().cast())
+            } else {
+                (0, ptr::null_mut())
+            };
+            let before = room;
+            // SAFETY: `left` bytes are readable at `next`: at first the whole input, later what the library has not taken of it. `room`
+            // bytes at `place` are the spare capacity of `output`, where the library only writes.
             let is_done = unsafe {
                 sys::BrotliEncoderCompressStream(
                     self.state.as_ptr(),
@@ -95,7 +108,13 @@ impl BrotliEncoder {
             if is_done == 0 {
                 return Err(EncoderError);
             }
-            if !self.take_output(output) {
+            let written = before - room;
+            // SAFETY: the library has written this many bytes to the beginning of the spare capacity.
+            unsafe {
+                output.set_len(output.len() + written);
+            }
+            if !self.take_output(output) && written == 0 {
+                output.shrink_to_fit();
                 return if left == 0 { Ok(()) } else { Err(EncoderError) };
             }
         }

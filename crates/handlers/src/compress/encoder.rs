@@ -36,10 +36,8 @@ impl Method {
     /// of 64 KB than for pieces of 32 KB.
     pub(super) const fn piece(self) -> usize {
         match (self.coding, self.level) {
-            // At these levels the library compresses each piece on its own: shorter pieces would make the output longer, and for
-            // longer ones the compressor would take more than 300 KB.
-            (Coding::Brotli, 0..=1) => 32 * 1024,
-            // From level 4 to 8 the library of brotli compresses blocks of this length.
+            // Up to level 1 the library of brotli compresses each piece on its own: shorter pieces would make the output longer, and
+            // for longer ones the compressor would take more than 300 KB. From level 4 to 8 it compresses blocks of this length.
             (Coding::Brotli, _) | (Coding::Gzip, 2..=6) | (Coding::Zstd, 0..=3) => 64 * 1024,
             // A client that reads nothing holds a piece of input and its output: at the default level of gzip less than 400 KB in all.
             (Coding::Gzip | Coding::Zstd, _) => 32 * 1024,
