@@ -100,9 +100,8 @@ fn as_many_uploads_stream_at_a_time_as_is_said() {
     server.wait_for("began-c");
 }
 
-/// Queued uploads must start without further frames of the client: it has already sent all of its bytes.
 #[test]
-fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() {
+fn an_upload_that_has_come_completely_waits_for_no_other() {
     let server = Running::start("");
     let mut client = server.client();
     let first = client.post("/pull/a");
@@ -112,11 +111,18 @@ fn uploads_that_had_to_wait_do_not_wait_for_the_client_to_send_something_else() 
         client.send(stream, name.as_bytes(), true);
         stream
     });
-    client.settle();
-    client.send(first, b"", true);
     for stream in others {
         client.until_content(stream, 20);
     }
+    // The same if the request is in the queue already.
+    let queued = client.post("/swallow/e");
+    client.send(queued, b"e", false);
+    client.settle();
+    assert!(!server.events().contains("began-e"));
+    client.send(queued, b"", true);
+    client.until_content(queued, 20);
+    client.send(first, b"", true);
+    client.until(&format!("{first} 4 bytes."));
 }
 
 #[test]

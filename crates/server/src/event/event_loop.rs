@@ -315,11 +315,11 @@ impl EventLoop {
                 }
             }
             handled += ready.len();
-            // While few events come at a time, the kernel rarely has more of them. A listener, whose event the kernel repeats until all
-            // connections are accepted, never counts as writable.
+            // While few events come at a time, the kernel rarely has more of them. The runtime is told of an event that the kernel repeats
+            // only once, so the loop itself has to ask for it again.
             is_quiet = self.quiet_rounds > 0
                 && ready.len() <= FEW_EVENTS
-                && ready.iter().all(|event| event.writable);
+                && !ready.iter().any(|event| event.repeats);
             self.quiet_rounds -= u32::from(is_quiet);
             for event in ready.drain(..) {
                 self.run_table(event.token, |table| table.on_ready(&event));

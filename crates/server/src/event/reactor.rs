@@ -19,6 +19,10 @@ const BATCH: usize = 256;
 /// Flags with which a UDP socket is watched for input.
 const INPUT: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
+/// The bit of a token in the epoll set that says that the kernel repeats the events of the socket. Tables have no use for it: their
+/// index is below 8.
+const REPEATS: u64 = 1 << 63;
+
 /// A readiness event of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
@@ -30,6 +34,8 @@ pub(crate) struct Readiness {
     pub(crate) closed: bool,
     /// Whether the connection is lost in both directions, so that sent bytes do not arrive.
     pub(crate) broken: bool,
+    /// Whether the kernel repeats the event until the socket is no longer ready, as for a listener. Other events come once.
+    pub(crate) repeats: bool,
 }
 
 /// The epoll set of a worker.
@@ -146,7 +152,7 @@ impl Registry {
         Ok(epoll::add(
             self.0.get_ref(),
             socket,
-            epoll::EventData::new_u64(token),
+            epoll::EventData::new_u64(token | REPEATS),
             flags,
         )?)
     }
@@ -172,14 +178,15 @@ fn take_events(set: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<()> 
 
 impl Readiness {
     fn new(event: &epoll::Event) -> Self {
-        let (flags, data) = (event.flags, event.data);
+        let (flags, data) = (event.flags, event.data.u64());
         let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
         Self {
-            token: data.u64(),
+            token: data & !REPEATS,
             readable: broken || flags.contains(epoll::EventFlags::IN),
             writable: broken || flags.contains(epoll::EventFlags::OUT),
             closed: broken || flags.contains(epoll::EventFlags::RDHUP),
             broken,
+            repeats: data & REPEATS != 0,
         }
     }
 }

@@ -234,7 +234,7 @@ impl Requests {
         id: SlotId,
         exchange: ExchangeRef,
     ) {
-        let is_streaming = matches!(exchange.borrow().body, RequestBody::Stream(_));
+        let is_streaming = is_streaming(&exchange.borrow());
         if self.queue.is_empty() && self.has_place::<S>(turn, is_streaming) {
             self.start(streams, turn, id, exchange);
             return;
@@ -295,10 +295,10 @@ impl Requests {
         (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
     }
 
-    /// Whether a handler pulls the body of a request.
+    /// Whether a queued request is one whose handler will pull a body while it arrives.
     fn is_streaming(&self, id: SlotId) -> bool {
         self.exchange(id)
-            .is_some_and(|exchange| matches!(exchange.borrow().body, RequestBody::Stream(_)))
+            .is_some_and(|exchange| is_streaming(&exchange.borrow()))
     }
 
     pub(super) fn start<S: Streams>(
@@ -315,7 +315,7 @@ impl Requests {
             if exchange.is_early {
                 self.keep_body(id, &exchange.body);
             }
-            matches!(exchange.body, RequestBody::Stream(_))
+            is_streaming(exchange)
         };
         if is_streaming && !self.slots.get(id).is_some_and(|slot| slot.is(Mark::Tunnel)) {
             // A handler will pull the body, so the client's flow-control window is raised.
@@ -463,6 +463,11 @@ impl Requests {
         let limits = S::limits(&turn.connection.listener.setup);
         self.resets.on_reset(&limits, turn.now);
     }
+}
+
+/// Whether the handler of the request will pull its body while it arrives. A body that has come completely meanwhile holds up nobody.
+fn is_streaming(exchange: &Exchange) -> bool {
+    matches!(&exchange.body, RequestBody::Stream(pipe) if !pipe.is_complete())
 }
 
 /// Whether the configuration and the client allow interim (1xx) responses to the request.
