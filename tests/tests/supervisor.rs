@@ -1,10 +1,10 @@
 //! The supervisor of h2o (`-m master`, `-m daemon`, or run as `start_server`), also with workers of other projects, and workers of h2o
 //! under the supervisor of another project.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
 use std::net::TcpStream;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -54,6 +54,28 @@ fn worker(pid: u32) -> u32 {
 fn successor(server: &Server, old: u32) -> u32 {
     server.wait_for_message(&format!("old worker {old} died, status:0"));
     worker(server.pid())
+}
+
+#[test]
+fn a_unix_socket_of_a_supervisor_gets_the_permissions_of_its_listener() {
+    let socket = "listen: { type: unix, port: @DIR@/socket, permission: 640 }";
+    let server = master(socket).start();
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    let path = server.folder.name_of("socket");
+    let mode = || {
+        fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    assert_eq!(mode(), 0o640);
+    // The worker that follows sets them again.
+    fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is the test's own");
+    let first = worker(server.pid());
+    send(server.pid(), Signal::HUP);
+    successor(&server, first);
+    assert_eq!(mode(), 0o640);
 }
 
 #[test]

@@ -134,6 +134,12 @@ pub(crate) fn bind_new(
             .map_or(Claim::Open, |sockets| sockets.claim(&listener.endpoint));
         let sockets = match claim {
             Claim::Socket(socket) => {
+                if let Endpoint::Unix(path) = &listener.endpoint {
+                    // A supervisor knows neither owner nor permissions: everybody can connect to the sockets that it opens.
+                    let set = set_access(path, listener);
+                    let set = set.map_err(|error| listener.error(error).to_string())?;
+                    bound.warnings.extend(set.err());
+                }
                 tune(&socket, listener, &mut bound.warnings)
                     .map_err(|error| listener.error(reason(&error)).to_string())?;
                 vec![socket]
@@ -484,6 +490,14 @@ fn bind_unix(
     };
     let socket = open(warnings)
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
+    set_access(path, listener)??;
+    Ok(socket)
+}
+
+/// Gives the file of a Unix socket the owner, group and permissions of its listener. The outer error is one of the configuration: a user
+/// or group that does not exist. The inner one tells what the system has refused.
+fn set_access(path: &Path, listener: &Listener) -> Result<Result<(), String>, String> {
+    let shown = path.display();
     if let Some(owner) = &listener.unix.owner {
         let user = crate::site::users::find_user(owner)
             .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
@@ -492,15 +506,23 @@ fn bind_unix(
             Some(group) => crate::site::users::find_group(group)
                 .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
         };
-        std::os::unix::fs::chown(path, Some(user.uid), Some(group))
-            .map_err(|error| format!("failed to chown socket:{shown}: {}", reason(&error)))?;
+        if let Err(error) = std::os::unix::fs::chown(path, Some(user.uid), Some(group)) {
+            return Ok(Err(format!(
+                "failed to chown socket:{shown}: {}",
+                reason(&error)
+            )));
+        }
     }
     if let Some(mode) = listener.unix.permission {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        std::fs::set_permissions(path, mode)
-            .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
+        if let Err(error) = std::fs::set_permissions(path, mode) {
+            return Ok(Err(format!(
+                "failed to chmod socket:{shown}: {}",
+                reason(&error)
+            )));
+        }
     }
-    Ok(socket)
+    Ok(Ok(()))
 }
 
 #[cfg(test)]
