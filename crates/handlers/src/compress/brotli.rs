@@ -81,8 +81,7 @@ impl BrotliEncoder {
         };
         let (mut left, mut next) = (input.len(), input.as_ptr());
         if self.is_fast {
-            // Without room for all that a piece can become, the library would allocate it and keep it.
-            output.reserve(2 * input.len() + 503);
+            output.reserve(most_output(input.len()));
         }
         loop {
             let spare = output.spare_capacity_mut();
@@ -114,7 +113,9 @@ impl BrotliEncoder {
                 output.set_len(output.len() + written);
             }
             if !self.take_output(output) && written == 0 {
-                output.shrink_to_fit();
+                if self.is_fast {
+                    output.shrink_to_fit();
+                }
                 return if left == 0 { Ok(()) } else { Err(EncoderError) };
             }
         }
@@ -141,6 +142,12 @@ impl Drop for BrotliEncoder {
         // SAFETY: the compressor was created by the library, and nothing uses it any more.
         unsafe { sys::BrotliEncoderDestroyInstance(self.state.as_ptr()) }
     }
+}
+
+/// The room for output with which the library compresses a piece of `len` bytes at a fast level without memory of its own for the output,
+/// which it would allocate and keep.
+const fn most_output(len: usize) -> usize {
+    2 * len + 503
 }
 
 /// Bytes in front of each block of memory, which hold the length of the block and keep its alignment.

@@ -13,7 +13,7 @@ use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::event::memory::MemoryAccount;
-use crate::event::reactor::{Reactor, Readiness, Registry};
+use crate::event::reactor::{REPEATS, Reactor, Readiness, Registry};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
 
@@ -149,6 +149,7 @@ impl EventLoop {
         make: impl FnOnce(Registry, u64) -> io::Result<T>,
     ) -> io::Result<()> {
         let first_token = (self.tables.len() as u64) << TABLE_SHIFT;
+        debug_assert_eq!(first_token & REPEATS, 0);
         let table = make(self.reactor.registry(), first_token)?;
         self.tables.push(Box::new(table));
         Ok(())

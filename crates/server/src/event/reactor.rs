@@ -19,9 +19,8 @@ const BATCH: usize = 256;
 /// Flags with which a UDP socket is watched for input.
 const INPUT: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
-/// The bit of a token in the epoll set that says that the kernel repeats the events of the socket. Tables have no use for it: their
-/// index is below 8.
-const REPEATS: u64 = 1 << 63;
+/// The bit of a token in the epoll set that says that the kernel repeats the events of the socket. The tokens of tables do not use it.
+pub(crate) const REPEATS: u64 = 1 << 63;
 
 /// A readiness event of a socket.
 #[derive(Clone, Copy, Debug)]

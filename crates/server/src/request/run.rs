@@ -292,13 +292,10 @@ impl Requests {
         }
         // A request that has to wait because its body is streamed does not hold up the other requests behind it.
         let may_stream = self.has_place::<S>(turn, true);
-        (from..self.queue.len()).find(|&at| may_stream || !self.is_streaming(self.queue[at]))
-    }
-
-    /// Whether a queued request is one whose handler will pull a body while it arrives.
-    fn is_streaming(&self, id: SlotId) -> bool {
-        self.exchange(id)
-            .is_some_and(|exchange| is_streaming(&exchange.borrow()))
+        (from..self.queue.len()).find(|&at| {
+            let exchange = self.exchange(self.queue[at]);
+            may_stream || !exchange.is_some_and(|exchange| is_streaming(&exchange.borrow()))
+        })
     }
 
     pub(super) fn start<S: Streams>(

@@ -135,9 +135,10 @@ pub(crate) fn bind_new(
         let sockets = match claim {
             Claim::Socket(socket) => {
                 if let Endpoint::Unix(path) = &listener.endpoint {
-                    // A supervisor knows neither owner nor permissions: everybody can connect to the sockets that it opens.
-                    let set = set_access(path, listener);
-                    let set = set.map_err(|error| listener.error(error).to_string())?;
+                    // A supervisor like start_server knows neither: everybody can connect to the sockets that it opens.
+                    let owner = owner_ids(listener);
+                    let owner = owner.map_err(|error| listener.error(error).to_string())?;
+                    let set = set_access(path, owner, listener.unix.permission);
                     bound.warnings.extend(set.err());
                 }
                 tune(&socket, listener, &mut bound.warnings)
@@ -490,39 +491,42 @@ fn bind_unix(
     };
     let socket = open(warnings)
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
-    set_access(path, listener)??;
+    set_access(path, owner_ids(listener)?, listener.unix.permission)?;
     Ok(socket)
 }
 
-/// Gives the file of a Unix socket the owner, group and permissions of its listener. The outer error is one of the configuration: a user
-/// or group that does not exist. The inner one tells what the system has refused.
-fn set_access(path: &Path, listener: &Listener) -> Result<Result<(), String>, String> {
+/// The ids of the user and group that own the file of a Unix socket, if its listener names an owner.
+fn owner_ids(listener: &Listener) -> Result<Option<(u32, u32)>, String> {
+    let Some(owner) = &listener.unix.owner else {
+        return Ok(None);
+    };
+    let user = crate::site::users::find_user(owner)
+        .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
+    let group = match &listener.unix.group {
+        None => user.gid,
+        Some(group) => crate::site::users::find_group(group)
+            .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
+    };
+    Ok(Some((user.uid, group)))
+}
+
+/// Gives the file of a Unix socket its owner, if there is one, and the permissions of its listener.
+fn set_access(
+    path: &Path,
+    owner: Option<(u32, u32)>,
+    permission: Option<u32>,
+) -> Result<(), String> {
     let shown = path.display();
-    if let Some(owner) = &listener.unix.owner {
-        let user = crate::site::users::find_user(owner)
-            .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
-        let group = match &listener.unix.group {
-            None => user.gid,
-            Some(group) => crate::site::users::find_group(group)
-                .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
-        };
-        if let Err(error) = std::os::unix::fs::chown(path, Some(user.uid), Some(group)) {
-            return Ok(Err(format!(
-                "failed to chown socket:{shown}: {}",
-                reason(&error)
-            )));
-        }
+    if let Some((user, group)) = owner {
+        std::os::unix::fs::chown(path, Some(user), Some(group))
+            .map_err(|error| format!("failed to chown socket:{shown}: {}", reason(&error)))?;
     }
-    if let Some(mode) = listener.unix.permission {
+    if let Some(mode) = permission {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        if let Err(error) = std::fs::set_permissions(path, mode) {
-            return Ok(Err(format!(
-                "failed to chmod socket:{shown}: {}",
-                reason(&error)
-            )));
-        }
+        std::fs::set_permissions(path, mode)
+            .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 #[cfg(test)]
