@@ -8,7 +8,7 @@ class Htpasswd
   end
 
   def call(env)
-    return respond(404, "not found") if env["PATH_INFO"].include?("/.ht")
+    return respond(404, "not found") if Htpasswd.hidden?(env["PATH_INFO"])
     scheme, credentials = (env["HTTP_AUTHORIZATION"] || "").split(" ", 2)
     if credentials && scheme.downcase == "basic"
       user, password = credentials.unpack("m")[0].split(":", 2)
@@ -31,6 +31,11 @@ class Htpasswd
       end
     end
     false
+  end
+
+  # Whether the path of the request, which is not decoded, leads through a name that begins with `.ht`.
+  def self.hidden?(path)
+    path.gsub(/%([0-9A-Fa-f]{2})/) { $1.hex.chr }.include?("/.ht")
   end
 
   def self.validate(password, hash)

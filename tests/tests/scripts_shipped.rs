@@ -73,9 +73,11 @@ fn passwords_of_every_kind_of_hash_open_the_door_and_name_the_user() {
     server
         .ask("GET /members/\nAuthorization: Basic")
         .must_be("401 OK\ncontent-type: text/plain\nwww-authenticate: Basic realm=\"Members only\"\n\nAuthorization Required");
-    server
-        .ask("GET /members/.htpasswd")
-        .must_be("404 OK\n\nnot found");
+    for hidden in ["/members/.htpasswd", "/members/%2Eht%70asswd"] {
+        server
+            .ask(&format!("GET {hidden}"))
+            .must_be("404 OK\n\nnot found");
+    }
     let log = server.folder.read("error.log");
     let want = "/etc/h2o/passwords:crypt-style password hash is not supported";
     assert!(log.contains(want), "{log}");
