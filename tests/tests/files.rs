@@ -124,15 +124,14 @@ fn files_are_sent_with_type_length_date_and_validators() {
 }
 
 #[test]
-fn a_directory_without_names_of_index_files_is_not_missing() {
-    let forbidden =
-        "403 Access Forbidden\ncontent-type: text/plain; charset=utf-8\n\naccess forbidden";
+fn without_names_of_index_files_a_directory_is_missing() {
+    let missing = "404 File Not Found\ncontent-type: text/plain; charset=utf-8\n\nnot found";
     check(
         &start(),
         &[
-            ("GET /no-index/", forbidden),
-            ("GET /no-index/bare/", forbidden),
-            ("GET /no-index/none/", "404 File Not Found"),
+            ("GET /no-index/", missing),
+            ("GET /no-index/bare/", missing),
+            ("GET /no-index/none/", missing),
             ("GET /no-index/hello.txt", "200 OK\n\nhello"),
             (
                 "GET /no-index/bare",

@@ -202,9 +202,9 @@ hosts:
         assert_eq!(server.ask("GET /files/secret").code(), 403);
         assert_eq!(server.ask("GET /typo/a").code(), 404);
     }
-    // A missing file (404) and a directory that may not be listed (403) are not logged as errors: the status tells the client everything.
+    // A missing file and a directory that may not be listed are not logged as errors: the status tells the client everything.
     assert_eq!(server.ask("GET /files/missing").code(), 404);
-    assert_eq!(server.ask("GET /none/").code(), 403);
+    assert_eq!(server.ask("GET /none/").code(), 404);
     let denied = format!(
         "[lib/handler/file.c] in request:www.example.com/files/secret:{secret}:Permission denied (the server runs as user "
     );

@@ -240,16 +240,10 @@ impl<'a> Search<'a> {
                 Err(error) => return Err(error),
             }
         }
-        let path = self.c_path(directory, b"")?;
-        if !settings.listing && settings.index.is_empty() {
-            // Without configured index files no index file is missing, so this is no 404. H2O compatibility: H2O
-            // answers 403 here.
-            self.open(&path, LOOK | OFlags::DIRECTORY)?;
-            return Err(Errno::PERM);
-        }
         if !settings.listing {
             return Err(Errno::NOENT);
         }
+        let path = self.c_path(directory, b"")?;
         Ok(LookupResult::Listing(self.open(&path, READ_DIRECTORY)?))
     }
 
