@@ -16,8 +16,7 @@ static GROUPS: [(&str, &dyn SupportedKxGroup); 7] = [
     ("secp384r1", kx_group::SECP384R1),
 ];
 
-/// Key exchange groups that H2O's configuration can name but our TLS library does not support: they get an error of
-/// their own.
+/// Key exchange groups that H2O's configuration can name but our TLS library does not support: they are left out.
 const UNSUPPORTED: [&str; 2] = ["secp521r1", "secp384r1mlkem1024"];
 
 /// The default key exchange groups, in order of preference: a post-quantum hybrid, then H2O's defaults.
@@ -48,28 +47,41 @@ pub(crate) fn tls12_groups() -> Vec<&'static dyn SupportedKxGroup> {
 /// Reads `key-exchange-tls1.3`.
 ///
 /// # Errors
-/// `key-exchange not found: X`, `key-exchange not supported: X`, `at least one key-exchange must be specified`
-pub(crate) fn parse(node: &Node) -> Result<Vec<&'static dyn SupportedKxGroup>, Error> {
+/// `key-exchange not found: X`, `key-exchange not supported: X` if no supported group is listed beside it, `at least one
+/// key-exchange must be specified`
+pub(crate) fn parse(
+    node: &Node,
+    warn: &mut dyn FnMut(&Node, &str),
+) -> Result<Vec<&'static dyn SupportedKxGroup>, Error> {
     let mut groups = Vec::new();
+    let mut left_out = Vec::new();
     for item in node.sequence()? {
         let name = item.scalar()?;
-        let group = by_name(name).ok_or_else(|| {
-            let is_known = UNSUPPORTED
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(name));
-            if is_known {
-                item.error(format!("key-exchange not supported: {name}"))
-                    .with_hint("`h2o --version` lists those that are")
-            } else {
-                item.error(format!("key-exchange not found: {name}"))
-                    .with_hint("`h2o --version` lists all key exchanges")
-                    .did_you_mean(nearest(name, names()))
-            }
-        })?;
-        groups.push(group);
+        let is_known = |known: &&str| known.eq_ignore_ascii_case(name);
+        if let Some(group) = by_name(name) {
+            groups.push(group);
+        } else if UNSUPPORTED.iter().any(is_known) {
+            left_out.push((item, name));
+        } else {
+            return Err(item
+                .error(format!("key-exchange not found: {name}"))
+                .with_hint("`h2o --version` lists all key exchanges")
+                .did_you_mean(nearest(name, names())));
+        }
     }
     if groups.is_empty() {
-        return Err(node.error("at least one key-exchange must be specified"));
+        return Err(match left_out.first() {
+            Some((item, name)) => item
+                .error(format!("key-exchange not supported: {name}"))
+                .with_hint("`h2o --version` lists those that are"),
+            None => node.error("at least one key-exchange must be specified"),
+        });
+    }
+    for (item, name) in left_out {
+        warn(
+            item,
+            &format!("key exchange {name} is not supported and left out"),
+        );
     }
     Ok(groups)
 }

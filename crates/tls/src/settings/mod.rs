@@ -424,7 +424,7 @@ pub fn parse(
         settings.prefer_our_order = node.one_of(&["client", "server"])? == 1;
     }
     if let Some(node) = attributes.get("key-exchange-tls1.3") {
-        settings.groups = groups::parse(node)?;
+        settings.groups = groups::parse(node, warn)?;
     }
     if let Some(node) = attributes.get("client-ca-file") {
         let path = node.scalar()?;

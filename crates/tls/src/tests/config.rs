@@ -224,6 +224,10 @@ fn what_we_cannot_do_is_warned_of() {
             "cipher suite TLS_AEGIS_128L_SHA256 is not supported and left out",
         ),
         (
+            "key-exchange-tls1.3: [x25519, secp521r1]",
+            "key exchange secp521r1 is not supported and left out",
+        ),
+        (
             "cipher-suite-tls1.3: [TLS_AES_256_GCM_SHA384]",
             "TLS_AES_128_GCM_SHA256 is mandatory to implement, but left out",
         ),
