@@ -158,6 +158,8 @@ fn serve_until_ended(
         error_log,
         is_supervised: plan.parent.is_supervisor(),
     };
+    // Clients that connect at once may need the OCSP response, so its fetch does not wait for the first tick.
+    running.server.update_staples();
     let is_term_counted = !plan.parent.is_supervisor();
     match handle_events(events, &mut running, workers, is_term_counted) {
         End::Drained => running.server.join(),

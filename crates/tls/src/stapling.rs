@@ -74,6 +74,8 @@ struct StapleState {
     response: Option<OcspResponse>,
     /// When to fetch the next response, as time since the Unix epoch.
     next: Duration,
+    /// When the last fetch began, as time since the Unix epoch.
+    begun: Duration,
     /// Number of failed fetches since the last response.
     failures: u32,
     is_fetching: bool,
@@ -197,6 +199,7 @@ impl Staple {
             return false;
         }
         state.is_fetching = true;
+        state.begun = now;
         true
     }
 
@@ -235,12 +238,12 @@ impl Staple {
         let interval = self.settings.interval.unwrap_or_default();
         let mut state = self.state();
         state.is_fetching = false;
-        state.next = now.saturating_add(interval);
+        state.next = state.begun.saturating_add(interval);
         match fetched {
             Ok(response) => {
                 state.failures = 0;
                 let half = half_of_rest(response.status.until, now);
-                state.next = now.saturating_add(interval.min(half));
+                state.next = state.begun.saturating_add(interval.min(half));
                 self.set(&mut state, Some(response));
                 return StapleChange::Updated;
             }
