@@ -40,6 +40,12 @@ impl Failure {
         let text = format!("{}: {}", path.display(), h2o_log::reason(error));
         Self::new(Cause::Local, text)
     }
+
+    /// Adds `hint` to the end of the text.
+    pub(crate) fn with(mut self, hint: &str) -> Self {
+        self.text.push_str(hint);
+        self
+    }
 }
 
 impl fmt::Display for Failure {

@@ -39,6 +39,7 @@ impl Https {
 
     async fn send(self, mut request: Request<Body>) -> Result<BytesResponse, Error> {
         let url = request.uri().clone();
+        let is_get = request.method() == hyper::Method::GET;
         let fault = |text: &str| other(format!("{url}: {text}"));
         let host = url.host().filter(|_| url.scheme_str() == Some("https"));
         let host = host.ok_or_else(|| fault("the URL does not begin with `https://`"))?;
@@ -70,6 +71,13 @@ impl Https {
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(hyper)?;
         let (head, body) = response.into_parts();
+        // The library reads the answer to a GET as the document that it has asked for, whatever the status is.
+        if is_get && !head.status.is_success() {
+            return Err(fault(&format!(
+                "the server answered with status {}",
+                head.status
+            )));
+        }
         let body = Limited::new(body, LONGEST_BODY).collect().await;
         let body = body.map_err(|error| fault(&error.to_string()))?.to_bytes();
         Ok(BytesResponse {

@@ -78,8 +78,9 @@ impl StateDirectory {
     pub fn prepare(&self, owner: Option<Owner>) -> Result<(), String> {
         let failed = |path: &Path, error: &io::Error| {
             let reason = h2o_log::reason(error);
+            let hint = self.remedy(error);
             format!(
-                "failed to make the directory of `acme`: {}: {reason}",
+                "failed to make the directory of `acme`: {}: {reason}{hint}",
                 path.display()
             )
         };
@@ -119,10 +120,31 @@ impl StateDirectory {
         Ok(())
     }
 
+    /// What an administrator can do about an error in the state directory, as the end of a message; empty unless the user of this
+    /// process lacks the right.
+    pub(crate) fn remedy(&self, error: &io::Error) -> String {
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            return String::new();
+        }
+        let (user, path) = (rustix::process::geteuid().as_raw(), self.0.display());
+        format!(
+            " (the server runs as user {user}; restart it, started by root it makes the directory, or run `mkdir -p {path}; chown -R {user} {path}`)"
+        )
+    }
+
+    /// Whether the user of this process may write into the directory; also if there is none, which the server makes at the start.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        let is_allowed = |path: &Path| {
+            rustix::fs::access(path, rustix::fs::Access::WRITE_OK) != Err(rustix::io::Errno::ACCESS)
+        };
+        is_allowed(&self.0) && is_allowed(&self.certificates())
+    }
+
     /// Locks the state directory until the returned file is dropped. `None` if another process has the lock.
     pub(crate) fn lock(&self) -> Result<Option<File>, Failure> {
         let path = self.0.join("lock");
-        let failed = |error: &io::Error| Failure::local(&path, error);
+        let failed = |error: &io::Error| Failure::local(&path, error).with(&self.remedy(error));
         let mut options = OpenOptions::new();
         let file = options
             .write(true)

@@ -21,6 +21,8 @@ pub struct CertificateInfo {
     pub names: Vec<Box<str>>,
     /// Whether the server obtains the certificate by ACME, for names that the configuration lists.
     pub is_obtained: bool,
+    /// Whether the certificate is one that the server has signed itself, until the first one is obtained by ACME.
+    pub is_stand_in: bool,
     /// Begin of the certificate's validity, in seconds since the Unix epoch.
     pub not_before: i64,
     /// End of the certificate's validity, in seconds since the Unix epoch.
@@ -82,6 +84,7 @@ mod tests {
             hosts: Vec::new(),
             names: names.iter().map(|name| (*name).into()).collect(),
             is_obtained: false,
+            is_stand_in: false,
             not_before: 0,
             not_after: 86_400 * 10,
         }

@@ -12,6 +12,7 @@ fn certificate(names: &[&str], not_after: i64) -> CertificateInfo {
         hosts: Vec::new(),
         names: names.iter().map(|name| (*name).into()).collect(),
         is_obtained: false,
+        is_stand_in: false,
         not_before: 0,
         not_after,
     }

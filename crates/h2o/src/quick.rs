@@ -7,7 +7,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use h2o_config::{OsSource, Source};
+use h2o_config::{OsSource, Source, nearest};
 
 use h2o_log::reason;
 
@@ -45,14 +45,22 @@ impl Source for BuiltIn {
     }
 }
 
+/// The words that name a command if the command line begins with them.
+const COMMANDS: [&str; 4] = ["reload", "top", "compress", "mruby"];
+
 /// Serves the current directory.
 ///
 /// `stray` is a word of the command line that is not an option: most likely a configuration file whose `-c` was forgotten.
 pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure> {
     if let Some(word) = stray {
-        return Err(Failure::config(format!(
-            "unexpected argument: {word} (did you mean `-c {word}`?)"
-        )));
+        let is_file = word.contains(['.', '/']);
+        let hint = match nearest(word, COMMANDS.into_iter()).filter(|_| !is_file) {
+            Some(command) => format!("did you mean `h2o {command}`?"),
+            None if is_file => format!("did you mean `-c {word}`?"),
+            None => format!("the commands are {}", COMMANDS.join(", ")),
+        };
+        let text = format!("unexpected argument: {word} ({hint})");
+        return Err(Failure::config(text));
     }
     let directory = std::env::current_dir().map_err(|error| {
         Failure::system(format!(

@@ -58,7 +58,15 @@ impl LoadedConfig {
             .0
             .iter()
             .filter_map(|check| check.check_as_running_user(user));
-        amiss.map(|error| error.to_warning()).collect()
+        let mut warnings: Vec<String> = amiss.map(|error| error.to_warning()).collect();
+        let acme = self.acme().filter(|acme| acme.loader.is_none());
+        if let Some(acme) = acme.filter(|acme| !acme.state.is_writable()) {
+            let (directory, user) = (acme.state.path().display(), user.name);
+            warnings.push(format!(
+                "[warning] `acme`: user {user} may not write into {directory}, so no certificate is obtained or renewed (run `chown -R {user} {directory}`)"
+            ));
+        }
+        warnings
     }
 }
 
@@ -140,6 +148,7 @@ mod tests {
             hosts: hosts.iter().map(host).collect(),
             names: names.iter().map(|name| (*name).into()).collect(),
             is_obtained: false,
+            is_stand_in: false,
             not_before: 0,
             not_after: 90 * DAY,
         }

@@ -58,7 +58,9 @@ impl LoadedConfig {
     /// about settings that cannot change while the server runs.
     #[must_use]
     pub fn differences(&self, next: &Self) -> Vec<String> {
-        let mut lines = self.outline.differences(&next.outline);
+        // The certificates in use may have changed since the configuration was loaded.
+        let outline = |loaded: &Self| loaded.outline.with_certificates(&loaded.certificates());
+        let mut lines = outline(self).differences(&outline(next));
         lines.extend(settings_that_need_restart(&self.site, &next.site));
         lines
     }
@@ -170,7 +172,7 @@ pub(crate) fn load_next(
     set_client_authorities(&mut scope.hosts, &listeners);
     set_alternative_services(&mut scope.hosts, &listeners);
     *scope.shared.edit() = listeners;
-    let outline = Outline::new(&top, &scope.shared.get::<Certificates>().list());
+    let outline = Outline::new(&top);
     let running = scope.running.take();
     let mut site = Site {
         reroute_limits: *scope.settings.get(),

@@ -9,12 +9,18 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Outline(Vec<Box<str>>);
 
 impl Outline {
-    /// Makes the outline of the configuration tree `top`. Its certificates have lines, too, since their files may change although
-    /// the configuration does not.
-    pub(crate) fn new(top: &Node, certificates: &[CertificateInfo]) -> Self {
+    /// Makes the outline of the configuration tree `top`.
+    pub(crate) fn new(top: &Node) -> Self {
         let mut outline = Self::default();
         outline.add(&mut String::new(), top);
-        for info in certificates {
+        outline
+    }
+
+    /// The outline with a line for each certificate, since the files of certificates may change although the configuration does
+    /// not. A certificate that is still to be obtained has no line.
+    pub(crate) fn with_certificates(&self, certificates: &[CertificateInfo]) -> Self {
+        let mut outline = self.clone();
+        for info in certificates.iter().filter(|info| !info.is_stand_in) {
             let names = info.names.join(", ");
             let dates = [info.not_before, info.not_after].map(h2o_http::date::format);
             let [from, to] = dates.each_ref().map(|date| String::from_utf8_lossy(date));
@@ -96,32 +102,36 @@ mod tests {
 
     fn outline(text: &str) -> Outline {
         let source = h2o_config::Memory::new().file("f", text);
-        Outline::new(&h2o_config::load("f", &source).unwrap(), &[])
+        Outline::new(&h2o_config::load("f", &source).unwrap())
     }
 
     #[test]
     fn a_renewed_certificate_is_a_difference_with_its_dates() {
-        let outline = |not_before, not_after| {
+        let outline = |not_before, not_after, is_stand_in| {
             let info = CertificateInfo {
                 place: "f:1".into(),
                 file: "a.crt".into(),
                 names: vec!["a.test".into()],
                 is_obtained: true,
+                is_stand_in,
                 not_before,
                 not_after,
                 hosts: Vec::new(),
                 listeners: Vec::new(),
             };
             let source = h2o_config::Memory::new().file("f", "a: b");
-            Outline::new(&h2o_config::load("f", &source).unwrap(), &[info])
+            Outline::new(&h2o_config::load("f", &source).unwrap()).with_certificates(&[info])
         };
         assert_eq!(
-            outline(0, 86_400).differences(&outline(86_400, 172_800)),
+            outline(0, 86_400, false).differences(&outline(86_400, 172_800, false)),
             [
                 "- a.crt: certificate of a.test, valid from Thu, 01 Jan 1970 00:00:00 GMT to Fri, 02 Jan 1970 00:00:00 GMT",
                 "+ a.crt: certificate of a.test, valid from Fri, 02 Jan 1970 00:00:00 GMT to Sat, 03 Jan 1970 00:00:00 GMT",
             ]
         );
+        let stand_in = outline(0, 86_400, true);
+        assert_eq!(stand_in.differences(&stand_in), [""; 0]);
+        assert_eq!(stand_in.differences(&outline(0, 86_400, false)).len(), 1);
     }
 
     #[test]

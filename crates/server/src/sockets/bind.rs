@@ -264,12 +264,14 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
             Endpoint::Unix(_) => return None,
         };
         // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
-        // itself has the port.
-        let is_ours = || {
+        // itself has the port. Only root sees which process has a port of another user: for others it may be the running server.
+        let may_be_ours = || {
             let holder = port_holder(address, listener.transport());
-            holder.is_some_and(|holder| holder.is_same_program)
+            holder.map_or(!rustix::process::geteuid().is_root(), |holder| {
+                holder.is_same_program
+            })
         };
-        if error.kind() == io::ErrorKind::PermissionDenied || is_ours() {
+        if error.kind() == io::ErrorKind::PermissionDenied || may_be_ours() {
             return None;
         }
         bind_failure(address, listener, &error)

@@ -26,6 +26,8 @@ pub(crate) struct Identity {
     staple: Option<Arc<Staple>>,
     /// Whether ACME obtains the files, and a self-signed certificate is used until they are there.
     is_obtained: bool,
+    /// Whether the certificate is this self-signed one.
+    is_stand_in: bool,
 }
 
 /// The files of a certificate that the server obtains by ACME.
@@ -148,6 +150,7 @@ impl Identity {
             hosts: Vec::new(),
             names: names_of(&leaf),
             is_obtained: self.is_obtained,
+            is_stand_in: self.is_stand_in,
             not_before: leaf.not_before,
             not_after: leaf.not_after,
         })
@@ -175,6 +178,7 @@ impl Identity {
             let renewed = Self {
                 certified_key: Arc::new(key),
                 is_raw_key,
+                is_stand_in: false,
                 ..self.clone()
             };
             renewed.with_staple()
@@ -212,6 +216,7 @@ impl Identity {
             stapling: options.stapling.clone(),
             staple: None,
             is_obtained: false,
+            is_stand_in: false,
         }
         .with_staple())
     }
@@ -243,6 +248,7 @@ impl Identity {
                 None
             }
         };
+        let is_stand_in = loaded.is_none();
         let certified_key = match loaded {
             Some(pair) => pair,
             None => self_signed(&obtained.names).map_err(|text| ssl.error(text))?,
@@ -255,6 +261,7 @@ impl Identity {
             stapling: options.stapling.clone(),
             staple: None,
             is_obtained: true,
+            is_stand_in,
         }
         .with_staple())
     }
