@@ -9,6 +9,7 @@ module H2O
 
     def call(env)
       env["PATH_INFO"] = "/json"
+      env["REQUEST_METHOD"] = "GET"
       code, headers, body = @status.call(env)
       return [code, headers, body] unless code == 200
       numbers = JSON.parse(body.join)
@@ -23,7 +24,7 @@ module H2O
     private
 
     def describe(lines, key, value, version)
-      return unless value.is_a?(Numeric) || value.is_a?(Array)
+      return unless value.is_a?(Numeric) || (value.is_a?(Array) && value.all? { |part| part.is_a?(Numeric) })
       name = "h2o_" + key.gsub(/[^a-zA-Z0-9:_]/, "_")
       lines << "# HELP #{name} #{key}\n# TYPE #{name} #{type(key)}\n"
       if value.is_a?(Array)

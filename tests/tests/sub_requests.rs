@@ -18,6 +18,10 @@ hosts:
         - mruby.handler: |
             lambda { |env| H2O.next.request(env) }
         - proxy.reverse.url: BACKEND/
+      /joined:
+        - mruby.handler: |
+            lambda { |env| request = H2O.next.request(env); request.join; request }
+        - proxy.reverse.url: BACKEND/
       /changed:
         - mruby.handler: |
             lambda do |env|
@@ -177,6 +181,9 @@ fn a_script_gets_the_response_of_the_handlers_behind_it() {
     server
         .ask("GET /request/x")
         .must_be("203 Told\ncontent-length: 16\n\nGET /x None None");
+    server
+        .ask("GET /joined/x")
+        .must_be("203 OK\ncontent-length: 15\n\nGET /x None None");
     server
         .ask("GET /changed/x\nContent-Length: 3\n\nabc")
         .must_be("203 OK\n\nPUT /OTHER SOME(\"8\") SOME(\"1\")");

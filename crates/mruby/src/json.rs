@@ -301,6 +301,11 @@ struct Writer<'a> {
     open: Vec<Written>,
 }
 
+fn is_text_of(number: f64, text: &[u8]) -> bool {
+    let read = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    read.is_some_and(|read| read.to_bits() == number.to_bits())
+}
+
 impl Writer<'_> {
     fn value(&mut self, value: Value) -> Result<(), Leave> {
         if self.out.len() > LONGEST {
@@ -308,9 +313,19 @@ impl Writer<'_> {
         }
         match value.kind() {
             Kind::Nil => self.out.extend_from_slice(b"null"),
-            Kind::True | Kind::False | Kind::Integer | Kind::Float => {
+            Kind::True | Kind::False | Kind::Integer => {
                 let text = self.vm.text_of(value)?;
                 self.out.extend_from_slice(&text);
+            }
+            Kind::Float => {
+                let text = self.vm.text_of(value)?;
+                match value.as_float() {
+                    // mruby 3.1 writes some numbers wrongly, such as 1e100.
+                    Some(number) if number.is_finite() && !is_text_of(number, &text) => {
+                        self.out.extend_from_slice(format!("{number:e}").as_bytes());
+                    }
+                    _ => self.out.extend_from_slice(&text),
+                }
             }
             Kind::String | Kind::Symbol => {
                 let text = self.vm.bytes(value).unwrap_or_default();

@@ -123,6 +123,10 @@ fn values_of_ruby_are_written_as_json() {
         ),
         ("JSON.stringify([])", r#""[]""#),
         (
+            "[1e100, 1e200, -2.5e-300, 0.1].all? { |x| JSON.parse(JSON.generate([x])) == [x] }",
+            "true",
+        ),
+        (
             r#"JSON.pretty_generate({"a" => [1, {}], "b" => {"c" => nil}})"#,
             r#""{\n  \"a\":[\n    1,\n    {}\n  ],\n  \"b\":{\n    \"c\":null\n  }\n}""#,
         ),

@@ -53,8 +53,17 @@ impl<T> Arrival<T> {
         }
     }
 
-    /// Passes the result to the function `take`, now or when it arrives. A strand (fiber) or function that already
-    /// waits for the result does not get it.
+    /// Whether the result was taken: Ruby has it, or the function that waited for it.
+    pub(super) fn is_taken(&self) -> bool {
+        matches!(*self.0.borrow(), State::Taken)
+    }
+
+    /// Whether a strand (fiber) waits for the result.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(*self.0.borrow(), State::Awaited(Some(_)))
+    }
+
+    /// Passes the result to the function `take`, now or when it arrives. Nobody may wait for the result yet.
     pub(super) fn pass_to(&self, take: impl FnOnce(T) + 'static) {
         let before = self.0.replace(State::Taken);
         match before {

@@ -227,6 +227,15 @@ impl Finish for RequestState {
     fn finish(&self, vm: &Vm, result: Result<Value, Value>) -> Result<(), Leave> {
         let answer = match result {
             Ok(value) => match InnerCall::of(vm, value) {
+                // The method `join` returns the response again that it has returned before.
+                Some(inner) if inner.is_joined() => match vm.call(value, "join", &[]) {
+                    Ok(triple) => answer::read(vm, triple, &self.this)?,
+                    Err(exception) => Answer::Raised(machine::describe(vm, exception)),
+                },
+                Some(inner) if inner.is_awaited() => {
+                    let text = "another fiber waits for this response (RuntimeError)";
+                    Answer::Raised(text.to_owned())
+                }
                 Some(inner) => {
                     self.settle_by(inner);
                     return Ok(());

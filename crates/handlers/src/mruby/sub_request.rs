@@ -66,6 +66,16 @@ impl InnerCall {
         vm.try_object(value, |request: &AppRequest| Rc::clone(&request.0))
     }
 
+    /// Whether the script has the response of the sub-request already, by the method `join`.
+    pub(super) fn is_joined(&self) -> bool {
+        self.response.is_taken()
+    }
+
+    /// Whether a strand (fiber) waits in the method `join`.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.response.is_awaited()
+    }
+
     /// Calls `take` with the response of the sub-request, now or later.
     pub(super) fn pass_to(&self, take: impl FnOnce(Response) + 'static) {
         self.response.pass_to(take);
