@@ -30,7 +30,11 @@ pub(super) fn document(exchange: &mut Exchange, document: &Document) -> Outcome 
     }
     exchange.mime = Some(document.hint());
     let mut headers = exchange.headers();
+    let has_others = !headers.is_empty();
     document.whole_fields(&exchange.worker.clock.date(), &mut headers);
+    if has_others {
+        join_vary(&mut headers);
+    }
     Outcome::Done(Response::new(StatusCode::OK, headers, document.body()))
 }
 
@@ -47,6 +51,23 @@ fn begin(exchange: &mut Exchange, document: &Document) -> Headers {
     headers
 }
 
+/// Makes one field of the `vary` fields of a script, which has declined the request, and of the document. No element is repeated.
+fn join_vary(headers: &mut Headers) {
+    if headers.get_all(Known::Vary).nth(1).is_none() {
+        return;
+    }
+    let mut joined = headers.get(Known::Vary).unwrap_or_default().to_vec();
+    for field in headers.get_all(Known::Vary).skip(1) {
+        for element in field.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if !escape::list_contains(&joined, element) {
+                joined.extend_from_slice(b", ");
+                joined.extend_from_slice(element);
+            }
+        }
+    }
+    headers.set(Known::Vary, &joined);
+}
+
 fn not_modified(exchange: &mut Exchange, document: &Document) -> Outcome {
     let mut headers = begin(exchange, document);
     if document.sends_etag {
@@ -55,6 +76,7 @@ fn not_modified(exchange: &mut Exchange, document: &Document) -> Outcome {
     if document.varies {
         headers.push(Known::Vary, b"accept-encoding");
     }
+    join_vary(&mut headers);
     let mut response = Response::new(StatusCode::NOT_MODIFIED, headers, Body::Empty);
     response.length = None;
     Outcome::Done(response)
@@ -63,6 +85,7 @@ fn not_modified(exchange: &mut Exchange, document: &Document) -> Outcome {
 fn one_range(exchange: &mut Exchange, document: &Document, range: ByteRange) -> Outcome {
     let mut headers = begin(exchange, document);
     headers.extend_from(&document.fields);
+    join_vary(&mut headers);
     let value = content_range(range, document.size);
     headers.push(Known::ContentRange, value.as_bytes());
     let body = document.content.part(range);
@@ -73,6 +96,7 @@ fn several_ranges(exchange: &mut Exchange, document: &Document, ranges: &[ByteRa
     let multipart = Multipart::new(document, ranges);
     let mut headers = begin(exchange, document);
     headers.extend_from(&document.fields);
+    join_vary(&mut headers);
     headers.replace(Known::ContentType, multipart.content_type().as_bytes());
     let length = multipart.len();
     let body = Body::Stream(Box::new(multipart));
