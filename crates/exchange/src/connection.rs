@@ -84,6 +84,9 @@ pub struct TlsInfo {
     pub resumed: bool,
     /// The `client-ca-file` that verified the client's certificate; `None` if no certificate was requested.
     pub client_authority: Option<Arc<str>>,
+    /// The identifier of the TLS session in base64url, if it was looked up in a store that servers share; whether it was found
+    /// there, `resumed` tells.
+    pub session_id: Option<Box<str>>,
 }
 
 /// Facts about the connection of a client.

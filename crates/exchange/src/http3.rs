@@ -10,6 +10,8 @@ pub struct Http3Stream {
     /// Whether the request was blocked on QPACK: its head refers to entries of the client's dynamic table that had not
     /// arrived (RFC 9204 §2.1.2).
     pub was_blocked: bool,
+    /// Bytes of the request's encoded field section (RFC 9204 §4.5), without the header of its HEADERS frame.
+    pub header_bytes: u64,
     /// Bytes that were read from the request's stream until the request was logged, frame headers included.
     pub received: u64,
     /// Bytes that were handed to the QUIC transport for the request's stream until the request was logged.

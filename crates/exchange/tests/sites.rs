@@ -192,6 +192,7 @@ fn connection(listener: usize, shown: Option<&str>) -> ConnectionInfo {
         accepted: worker.clock.now(),
         tls: Some(Box::new(TlsInfo {
             client_authority: shown.map(Into::into),
+            session_id: None,
             ..TlsInfo::default()
         })),
         transport: Rc::new(NoTransport),

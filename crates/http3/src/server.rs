@@ -338,6 +338,13 @@ impl ServerConnection {
         stream.is_some_and(|stream| stream.has_waited)
     }
 
+    /// Bytes of the encoded field section that opened a request.
+    #[must_use]
+    pub fn head_len(&self, key: StreamKey) -> u64 {
+        let stream = self.connection.streams.get(key);
+        stream.map_or(0, |stream| stream.head_len.into())
+    }
+
     /// The current priority of a stream: that of the client, as changed by the response.
     #[must_use]
     pub fn priority(&self, key: StreamKey) -> PriorityParameters {

@@ -99,6 +99,8 @@ pub(crate) struct Stream {
     pub(crate) blocked: Option<Box<BlockedSection>>,
     /// Whether the head's field section had to wait for the QPACK table.
     pub(crate) has_waited: bool,
+    /// Bytes of the head's encoded field section.
+    pub(crate) head_len: u32,
     /// Number of bytes of the stream that were consumed, framing included.
     pub(crate) taken: u64,
     /// The `content-length` of the received message, if it has one.
@@ -140,6 +142,7 @@ impl Stream {
             reader: FrameReader::new(),
             blocked: None,
             has_waited: false,
+            head_len: 0,
             taken: 0,
             declared: None,
             received: 0,

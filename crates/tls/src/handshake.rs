@@ -336,6 +336,7 @@ impl<R: Role> Handshake<R> {
             alpn: None,
             resumed: self.rustls.handshake_kind() == Some(HandshakeKind::Resumed),
             client_authority: None,
+            session_id: None,
         })
     }
 

@@ -67,6 +67,7 @@ pub(crate) fn tls_connection(worker: &Worker) -> ConnectionInfo {
             alpn: Some("http/1.1"),
             resumed: true,
             client_authority: None,
+            session_id: Some("c2Vzc2lvbg".into()),
         })),
         transport: Rc::new(Socket(ip("[2001:db8::1]:443"))),
         listener: Rc::default(),

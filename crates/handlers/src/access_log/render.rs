@@ -267,6 +267,11 @@ impl Line<'_> {
             Http3Field::WasBlocked => self.number(u8::from(stream.was_blocked)),
             Http3Field::Received => self.number(stream.received),
             Http3Field::Sent => self.number(stream.sent),
+            Http3Field::RequestHeaderBytes => self.number(stream.header_bytes),
+            Http3Field::RequestHeaderTextBytes => self.number(FieldTexts::of_request(self.exchange).bytes),
+            Http3Field::RequestHeaderCount => self.number(FieldTexts::of_request(self.exchange).count),
+            Http3Field::ResponseHeaderTextBytes => self.number(FieldTexts::of_response(self.exchange)?.bytes),
+            Http3Field::ResponseHeaderCount => self.number(FieldTexts::of_response(self.exchange)?.count),
             Http3Field::QuicStats => self.raw(&transport.quic_stats()?),
             Http3Field::Priority => {
                 let incremental = if stream.priority.incremental {
@@ -307,6 +312,7 @@ impl Line<'_> {
         match field {
             TlsField::Protocol => self.raw(tls.protocol),
             TlsField::Resumed => self.raw(if tls.resumed { "1" } else { "0" }),
+            TlsField::SessionId => self.raw(tls.session_id.as_ref()?),
             TlsField::Cipher => self.raw(tls.cipher),
             TlsField::CipherBits => self.number(tls.cipher_bits),
             TlsField::ServerName => self.text(tls.server_name.as_ref()?.as_bytes()),
@@ -344,6 +350,52 @@ fn request_headers(exchange: &Exchange) -> &Headers {
         .saved_headers
         .as_ref()
         .unwrap_or(&exchange.request.headers)
+}
+
+/// The fields of a message with its pseudo-header fields, as text.
+#[derive(Clone, Copy, Default)]
+struct FieldTexts {
+    count: u64,
+    /// Sum of the lengths of the names and values.
+    bytes: u64,
+}
+
+impl FieldTexts {
+    fn of<'a>(pseudo: impl IntoIterator<Item = (&'a str, usize)>, headers: &'a Headers) -> Self {
+        let fields = headers.iter();
+        let fields = fields.map(|field| (field.name.as_str(), field.value.len()));
+        let mut sum = Self::default();
+        for (name, value_len) in pseudo.into_iter().chain(fields) {
+            sum.count += 1;
+            sum.bytes += (name.len() + value_len) as u64;
+        }
+        sum
+    }
+
+    /// The fields of the client's request. CONNECT has no scheme and no path (RFC 9114 §4.4).
+    fn of_request(exchange: &Exchange) -> Self {
+        let scheme = exchange.original_scheme().as_str();
+        let method = exchange.original_method();
+        let has_path = *method != Method::Connect;
+        let pseudo = [
+            (":method", method.as_str().len()),
+            (":authority", exchange.original_authority().len()),
+            (":scheme", scheme.len()),
+            (":path", exchange.original_target().len()),
+        ];
+        let sent = pseudo.into_iter().filter(|(name, len)| match *name {
+            ":scheme" | ":path" => has_path,
+            _ => *len > 0,
+        });
+        Self::of(sent, request_headers(exchange))
+    }
+
+    /// The fields of the response as sent; `None` if there was no response.
+    fn of_response(exchange: &Exchange) -> Option<Self> {
+        let status = exchange.sent.status?;
+        let pseudo = [(":status", status.digits().len())];
+        Some(Self::of(pseudo, &exchange.sent.headers))
+    }
 }
 
 /// The wall-clock time at which the request was passed to the handlers or, if that did not happen, at which it began.

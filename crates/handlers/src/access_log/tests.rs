@@ -100,7 +100,7 @@ const SPECIFIERS: &[(&str, &str, &str)] = &[
     ("%{proxy.ssl.session-reused}x", "0", "0"),
     ("%{ssl.protocol-version}x", "TLSv1.3", NULL),
     ("%{ssl.session-reused}x", "1", NULL),
-    ("%{ssl.session-id}x", NULL, NULL),
+    ("%{ssl.session-id}x", "c2Vzc2lvbg", NULL),
     ("%{ssl.cipher}x", "TLS_AES_256_GCM_SHA384", NULL),
     ("%{ssl.cipher-bits}x", "256", NULL),
     ("%{SSL.Server-Name}x", "sni.example", NULL),

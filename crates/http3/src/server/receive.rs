@@ -344,6 +344,7 @@ impl ServerConnection {
         }
         if let Some(stream) = self.connection.streams.get_mut(key) {
             stream.stage = Stage::Content;
+            stream.head_len = u32::try_from(section.len()).unwrap_or(u32::MAX);
             stream.is_reported = true;
             stream.declared = request.content_length.filter(|_| !request.is_tunnel);
             stream.is_tunnel = request.is_tunnel;

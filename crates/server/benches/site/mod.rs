@@ -69,6 +69,7 @@ impl Setup {
                 alpn: Some("http/1.1"),
                 resumed: false,
                 client_authority: None,
+                session_id: None,
             })),
             transport: Rc::new(Socket),
             listener: Rc::default(),

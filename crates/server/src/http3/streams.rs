@@ -700,6 +700,7 @@ impl Streams for Http3Streams {
             && let Some(http3) = exchange.protocol.http3_mut()
         {
             http3.was_blocked = self.engine.has_waited(key);
+            http3.header_bytes = self.engine.head_len(key);
             http3.received = self.engine.bytes_taken(key);
             http3.sent = line.sent;
             http3.priority = self.engine.priority(key);

@@ -80,7 +80,11 @@ enum Command {
 
 /// The lookup of a session, which a handshake waits for.
 #[derive(Debug)]
-pub(crate) struct Lookup(Arc<Mutex<LookupState>>);
+pub(crate) struct Lookup {
+    /// The session identifier as the store has it: in base64url.
+    id: Box<str>,
+    state: Arc<Mutex<LookupState>>,
+}
 
 #[derive(Debug)]
 enum LookupState {
@@ -96,12 +100,17 @@ struct Answer(Arc<Mutex<LookupState>>);
 impl Lookup {
     /// Whether the handshake can go on.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(*lock(&self.0), LookupState::Done)
+        matches!(*lock(&self.state), LookupState::Done)
+    }
+
+    /// The identifier of the session in base64url.
+    pub(crate) fn into_id(self) -> Box<str> {
+        self.id
     }
 
     /// Calls the waker when the lookup is done; at once if it is done already.
     pub(crate) fn wake_when_done(&self, waker: Waker) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         match &mut *state {
             LookupState::Waiting(waiting) => *waiting = Some(waker),
             LookupState::Done => {
@@ -156,12 +165,13 @@ impl SessionStore {
     /// Begins the lookup of a session. `None` if the store cannot be asked.
     pub(crate) fn look_up(&self, wanted: Wanted) -> Option<Lookup> {
         let state = Arc::new(Mutex::new(LookupState::Waiting(None)));
+        let id = URL_SAFE_NO_PAD.encode(wanted.id).into();
         let command = Command::Get {
             wanted: Box::new(wanted),
             answer: Answer(Arc::clone(&state)),
             deadline: now() + LIMIT,
         };
-        self.0.submit(command).then_some(Lookup(state))
+        self.0.submit(command).then_some(Lookup { id, state })
     }
 
     /// Writes a session, which has the form of rustls, to the store. Does nothing while the store cannot be asked.

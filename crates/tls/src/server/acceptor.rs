@@ -46,6 +46,8 @@ pub(crate) struct ChosenConfig {
     pub(crate) may_offload: bool,
     /// The lookup of the client's session in a store that servers share. The handshake begins when it is done.
     pub(crate) lookup: Option<Lookup>,
+    /// The identifier of the session that was looked up, in base64url.
+    pub(crate) session_id: Option<Box<str>>,
 }
 
 /// The TLS configuration chosen for a QUIC client.
@@ -81,6 +83,7 @@ pub fn quic_client_info(suite: CipherSuite, alpn: Option<&[u8]>, resumed: bool) 
         alpn: alpn.and_then(alpn::name),
         resumed,
         client_authority: None,
+        session_id: None,
     }
 }
 
@@ -191,6 +194,7 @@ impl TlsAcceptor {
                 client_authority: None,
                 may_offload: false,
                 lookup: None,
+                session_id: None,
             });
         }
         let entry = match hello.hidden_name_at {
@@ -211,6 +215,7 @@ impl TlsAcceptor {
             client_authority: entry.client_authority.clone(),
             may_offload: self.may_offload,
             lookup: entry.look_up(hello, &self.resumption),
+            session_id: None,
         })
     }
 
@@ -244,6 +249,7 @@ impl TlsAcceptor {
             client_authority: self.entries[0].client_authority.clone(),
             may_offload: self.may_offload,
             lookup: None,
+            session_id: None,
         }
     }
 }

@@ -157,8 +157,11 @@ impl TlsConnection {
                     });
                 }
                 let WaitingClient {
-                    choice, received, ..
+                    lookup,
+                    mut choice,
+                    received,
                 } = *client;
+                choice.session_id = Some(lookup.into_id());
                 let mut handshake = Box::new(ServerHandshake::new(choice, received)?);
                 let step = handshake.receive(&[], plain, out)?;
                 (handshake, step)

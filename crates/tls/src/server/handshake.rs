@@ -25,6 +25,7 @@ pub(crate) struct ServerHandshake {
     is_closed: bool,
     server_name: Option<Box<str>>,
     client_authority: Option<Arc<str>>,
+    session_id: Option<Box<str>>,
     /// Whether the kernel may encrypt sent data later (kTLS).
     may_offload: bool,
     /// Reads the second ClientHello of a client whose name is hidden; `None` once it has arrived.
@@ -44,6 +45,7 @@ impl ServerHandshake {
             is_closed: false,
             server_name: choice.server_name,
             client_authority: choice.client_authority,
+            session_id: choice.session_id,
             may_offload: choice.may_offload,
             retried_hello: choice.hidden_name_at.map(|_| ClientHelloReader::default()),
             record_size: RecordSize::default(),
@@ -82,6 +84,7 @@ impl ServerHandshake {
             server_name: self.server_name.clone(),
             alpn: self.handshake.alpn().and_then(alpn::name),
             client_authority: self.client_authority.clone(),
+            session_id: self.session_id.clone(),
             ..self.handshake.info()?
         })
     }
