@@ -95,6 +95,69 @@ fn a_host_with_client_ca_file_is_not_reached_through_another_name() {
 }
 
 #[test]
+fn certificates_that_openssl_accepts_are_accepted() {
+    let folder = folder();
+    let at = |name: &str| folder.name_of(name);
+    let openssl = |args: &[&str]| drop(run("openssl", args).success());
+    // A request without extensions becomes a certificate of version 1.
+    let subject = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        "/CN=x",
+    ];
+    let old = ["-keyout", &at("old.key"), "-out", &at("old.csr")];
+    openssl(&[&["req"][..], &subject, &old].concat());
+    let by = [
+        "-CA",
+        &at("ca.crt"),
+        "-CAkey",
+        &at("ca.key"),
+        "-CAcreateserial",
+    ];
+    let signed = [
+        "x509",
+        "-req",
+        "-in",
+        &at("old.csr"),
+        "-out",
+        &at("old.crt"),
+    ];
+    openssl(&[&signed[..], &by].concat());
+    // A certificate that a client has signed itself, in the file; and one with the same name and another key, which is not.
+    for name in ["own", "other"] {
+        let files = [
+            "-keyout",
+            &at(&format!("{name}.key")),
+            "-out",
+            &at(&format!("{name}.crt")),
+        ];
+        openssl(&[&["req", "-x509"][..], &subject, &files].concat());
+    }
+    let list = folder.read("ca.crt") + &folder.read("own.crt");
+    folder.write("ca.crt", list);
+    let config = format!("hosts:\n{}", host("closed.test:@PORT@", "closed", CA, ""));
+    let server = Setup::in_folder(folder, &config).start();
+    for version in ["1.2", "1.3"] {
+        for (name, want) in [
+            ("friend", "200"),
+            ("old", "200"),
+            ("own", "200"),
+            ("other", "000"),
+        ] {
+            let certificate = server.folder.name_of(&format!("{name}.crt"));
+            let key = server.folder.name_of(&format!("{name}.key"));
+            let args = ["--tls-max", version, "--cert", &certificate, "--key", &key];
+            let output = ask(&server, "closed.test", "/page", &args);
+            assert_eq!(status(&output), want, "{version} {name}: {output}");
+        }
+    }
+}
+
+#[test]
 fn a_later_request_of_a_connection_does_not_reach_a_host_with_client_ca_file() {
     let server = two_hosts();
     let port = server.port();

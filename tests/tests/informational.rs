@@ -1,6 +1,6 @@
 //! `send-informational`: which clients get a 100 (Continue) when the server wants their content.
 
-use h2o_tests::http2::{Frame, Http2, encode, flag, post};
+use h2o_tests::http2::{Frame, Http2, encode, flag, get, post};
 use h2o_tests::{Backend, Server, Setup};
 
 /// Starts a server that uses the content of requests: it forwards them to `backend`.
@@ -71,5 +71,34 @@ fn a_client_of_http1_is_always_told_to_continue() {
         );
         client.send("abc");
         assert_eq!(client.read_response("POST").code(), 302, "{setting}");
+    }
+}
+
+#[test]
+fn early_hints_of_a_path_are_sent_while_its_script_waits() {
+    let server = Setup::new(
+        "
+listen: @PORT@
+header.add: { header: 'x-hint: 1', when: early }
+hosts:
+  default:
+    paths:
+      /waits:
+        mruby.handler: |
+          lambda { |env| sleep 0.1; [200, {}, []] }
+      /answers:
+        mruby.handler: |
+          lambda { |env| [200, {}, []] }
+",
+    )
+    .start();
+    for (path, want) in [("/waits", &["103"][..]), ("/answers", &[])] {
+        let mut client = Http2::open(server.port(), &[]);
+        client.send_frame(&Frame::request(1, get(path)));
+        let answer = client.read_answer(1);
+        assert_eq!(answer.status(), 200, "{path}");
+        let interim = answer.interim.iter();
+        let statuses: Vec<_> = interim.map(|fields| fields[0].1.clone()).collect();
+        assert_eq!(statuses, want, "{path}");
     }
 }

@@ -183,7 +183,7 @@ fn a_script_gets_the_response_of_the_handlers_behind_it() {
         .must_be("203 Told\ncontent-length: 16\n\nGET /x None None");
     server
         .ask("GET /joined/x")
-        .must_be("203 OK\ncontent-length: 15\n\nGET /x None None");
+        .must_be("203 OK\ncontent-length: 16\n\nGET /x None None");
     server
         .ask("GET /changed/x\nContent-Length: 3\n\nabc")
         .must_be("203 OK\n\nPUT /OTHER SOME(\"8\") SOME(\"1\")");

@@ -337,7 +337,7 @@ pub trait Handler: Send + Sync {
         false
     }
 
-    /// Whether a response of [`Outcome::Later`] waits for another party, such as a backend, so that it is worth sending
+    /// Whether a response of [`Outcome::Later`] waits for another party, such as a backend or a script, so that it is worth sending
     /// the early hints of the path meanwhile ([`Filter::early_hints`]). Waiting for the disk is too short for that.
     fn waits_for_backend(&self) -> bool {
         false

@@ -302,7 +302,9 @@ struct Writer<'a> {
 }
 
 fn is_text_of(number: f64, text: &[u8]) -> bool {
-    let read = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    let read = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse::<f64>().ok());
     read.is_some_and(|read| read.to_bits() == number.to_bits())
 }
 

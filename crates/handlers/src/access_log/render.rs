@@ -268,10 +268,18 @@ impl Line<'_> {
             Http3Field::Received => self.number(stream.received),
             Http3Field::Sent => self.number(stream.sent),
             Http3Field::RequestHeaderBytes => self.number(stream.header_bytes),
-            Http3Field::RequestHeaderTextBytes => self.number(FieldTexts::of_request(self.exchange).bytes),
-            Http3Field::RequestHeaderCount => self.number(FieldTexts::of_request(self.exchange).count),
-            Http3Field::ResponseHeaderTextBytes => self.number(FieldTexts::of_response(self.exchange)?.bytes),
-            Http3Field::ResponseHeaderCount => self.number(FieldTexts::of_response(self.exchange)?.count),
+            Http3Field::RequestHeaderTextBytes => {
+                self.number(FieldTexts::of_request(self.exchange).bytes)
+            }
+            Http3Field::RequestHeaderCount => {
+                self.number(FieldTexts::of_request(self.exchange).count)
+            }
+            Http3Field::ResponseHeaderTextBytes => {
+                self.number(FieldTexts::of_response(self.exchange)?.bytes)
+            }
+            Http3Field::ResponseHeaderCount => {
+                self.number(FieldTexts::of_response(self.exchange)?.count)
+            }
             Http3Field::QuicStats => self.raw(&transport.quic_stats()?),
             Http3Field::Priority => {
                 let incremental = if stream.priority.incremental {

@@ -70,6 +70,10 @@ impl Handler for ScriptHandler {
             }
         }
     }
+
+    fn waits_for_backend(&self) -> bool {
+        true
+    }
 }
 
 /// Answers once the script is evaluated and the body is in memory.

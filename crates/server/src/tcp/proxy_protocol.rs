@@ -61,12 +61,12 @@ fn parse_v1(input: &[u8]) -> ParseResult {
         let mut words = line.split(' ');
         let family = words.next()?;
         let address: IpAddr = words.next()?.parse().ok()?;
-        let destination: IpAddr = words.next()?.parse().ok()?;
+        let _destination = words.next()?;
         let port: u16 = words.next()?.parse().ok()?;
-        let _destination_port: u16 = words.next()?.parse().ok()?;
+        let _destination_port = words.next()?;
         let fits = match family {
-            "TCP4" => address.is_ipv4() && destination.is_ipv4(),
-            "TCP6" => address.is_ipv6() && destination.is_ipv6(),
+            "TCP4" => address.is_ipv4(),
+            "TCP6" => address.is_ipv6(),
             _ => false,
         };
         (fits && words.next().is_none()).then(|| SocketAddr::new(address, port))
@@ -146,6 +146,11 @@ mod tests {
             (six, source("[2001:db8::1]:5000")),
             (b"PROXY UNKNOWN ffff::f ignored\r\n", None),
             (b"PROXY UNKNOWN\r\n", None),
+            // The destination is not read.
+            (
+                b"PROXY TCP4 192.0.2.1 balancer 5000 99999\r\n",
+                source("192.0.2.1:5000"),
+            ),
             (&four2, source("192.0.2.9:5000")),
             (&six2, source("[2001:db8::7]:5000")),
             (&local, None),

@@ -24,6 +24,8 @@ use self::trust::Trust;
 use self::verifier::{RejectionText, Verifier};
 use crate::error::TlsError;
 use crate::record::output::OutputBuffer;
+pub(crate) use plain_chain::PlainChain;
+pub(crate) use verifier::is_valid_at;
 
 /// The `proxy.ssl.*` settings of one level of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

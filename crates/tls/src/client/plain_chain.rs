@@ -13,11 +13,11 @@ use super::verifier::check_time;
 
 /// Limit of the number of authorities between a leaf certificate and its root; rustls has the same limit.
 const MAX_AUTHORITIES: usize = 6;
-/// Limit of the number of signatures that are verified for one chain: a backend may send many authorities with the same name.
+/// Limit of the number of signatures that are verified for one chain: a peer may send many authorities with the same name.
 const MAX_SIGNATURES: u32 = 32;
 
-/// The authorities that may form a chain: trusted ones, and those that the backend sent.
-pub(super) struct PlainChain<'a> {
+/// The authorities that may form a chain: trusted ones, and those that the peer sent.
+pub(crate) struct PlainChain<'a> {
     roots: &'a RootCertStore,
     sent: Vec<Certificate<'a>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -27,14 +27,14 @@ pub(super) struct PlainChain<'a> {
 
 /// The authority that issued a certificate.
 #[derive(Clone, Copy)]
-pub(super) enum Issuer<'a> {
+pub(crate) enum Issuer<'a> {
     Root(&'a TrustAnchor<'static>),
-    /// An authority that the backend sent and that a trusted authority has issued.
+    /// An authority that the peer sent and that a trusted authority has issued.
     Sent(&'a Certificate<'a>),
 }
 
 impl<'a> PlainChain<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         roots: &'a RootCertStore,
         intermediates: &'a [CertificateDer<'_>],
         algorithms: WebPkiSupportedAlgorithms,
@@ -51,7 +51,7 @@ impl<'a> PlainChain<'a> {
     }
 
     /// The authorities that may have issued the leaf certificate.
-    pub(super) fn issuers(&self, leaf: &Certificate<'_>) -> Vec<Issuer<'_>> {
+    pub(crate) fn issuers(&self, leaf: &Certificate<'_>) -> Vec<Issuer<'_>> {
         self.issuers_of(leaf, 0)
     }
 
@@ -110,7 +110,7 @@ impl<'a> Issuer<'a> {
         }
     }
 
-    pub(super) fn has_name_constraints(&self) -> bool {
+    pub(crate) fn has_name_constraints(&self) -> bool {
         match self {
             Self::Root(root) => root.name_constraints.is_some(),
             Self::Sent(certificate) => certificate.has_name_constraints(),

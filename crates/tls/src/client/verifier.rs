@@ -3,14 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::x509::{verify_handshake12, verify_handshake13};
 use crate::{Certificate, same_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{
-    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
-    verify_tls13_signature_with_raw_key,
-};
-use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
@@ -173,25 +171,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let Some(version1) = Certificate::parse(cert).filter(|cert| cert.is_version1) else {
-            return verify_tls12_signature(message, cert, dss, &self.algorithms);
-        };
-        // rustls cannot take the key from a version 1 certificate, and has no function that verifies with a key alone.
-        let key = &version1.public_key;
-        let mapping = self.algorithms.mapping.iter();
-        let mut algorithms = mapping
-            .filter(|(scheme, _)| *scheme == dss.scheme)
-            .flat_map(|(_, algorithms)| *algorithms)
-            .filter(|algorithm| algorithm.public_key_alg_id().as_ref() == key.algorithm);
-        let is_valid = algorithms.any(|algorithm| {
-            let verified = algorithm.verify_signature(key.key, message, dss.signature());
-            verified.is_ok()
-        });
-        if is_valid {
-            Ok(HandshakeSignatureValid::assertion())
-        } else {
-            Err(CertificateError::BadSignature.into())
-        }
+        verify_handshake12(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -200,18 +180,17 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        match Certificate::parse(cert) {
-            Some(version1) if version1.is_version1 => {
-                let key = SubjectPublicKeyInfoDer::from(version1.subject_public_key_info);
-                verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
-            }
-            _ => verify_tls13_signature(message, cert, dss, &self.algorithms),
-        }
+        verify_handshake13(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
+}
+
+/// Whether the time `now` is within the validity of the certificate.
+pub(crate) fn is_valid_at(certificate: &Certificate<'_>, now: UnixTime) -> bool {
+    check_time(certificate, now).is_ok()
 }
 
 /// Checks that the certificate is valid at the time `now`.

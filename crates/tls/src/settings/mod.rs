@@ -1,6 +1,7 @@
 //! The settings of the `ssl` mapping of `listen`.
 
 pub(crate) mod cipher_list;
+mod client_verifier;
 pub(crate) mod identity;
 
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use h2o_exchange::CertificateInfo;
 use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, SupportedCipherSuite};
 
+use crate::settings::client_verifier::ClientVerifier;
 use crate::settings::identity::{Identity, ObtainedFiles};
 use crate::stapling::Staple;
 use crate::versions::{Version, Versions};
@@ -488,19 +489,19 @@ impl ClientCa {
     fn load(path: &str) -> Result<Self, String> {
         let text = h2o_opener::read(path.as_ref()).map_err(|error| h2o_log::reason(&error))?;
         let mut roots = RootCertStore::empty();
+        let mut listed = Vec::new();
         let mut digest = digest::Context::new(&digest::SHA256);
         for certificate in CertificateDer::pem_slice_iter(&text) {
             let certificate = certificate.map_err(|error| error.to_string())?;
             digest.update(&certificate);
-            roots.add(certificate).map_err(|error| error.to_string())?;
+            let text = |error: rustls::Error| error.to_string();
+            roots.add(certificate.clone()).map_err(text)?;
+            listed.push(certificate);
         }
         if roots.is_empty() {
             return Err("no certificate in PEM form".to_owned());
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .map_err(|error| error.to_string())?;
+        let verifier = Arc::new(ClientVerifier::new(roots, listed)?);
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest.finish().as_ref());
         Ok(Self {

@@ -12,4 +12,4 @@ pub(crate) use certificate::{
 pub use der::{Element, Reader};
 pub(crate) use der::{NULL, element};
 pub use name::same_name;
-pub(crate) use signature::{SignedPart, is_signed_by};
+pub(crate) use signature::{SignedPart, is_signed_by, verify_handshake12, verify_handshake13};
