@@ -17,6 +17,9 @@ hosts:
       /documents:
         file.dir: @DIR@/www
         error-doc: [ {{ status: 404, url: /missing.txt }}, {{ status: 405, url: /nowhere.html }} ]
+      /unreachable:
+        file.dir: @DIR@/www
+        error-doc: {{ status: 404, url: 'http://[:/none' }}
       /backend: {{ proxy.reverse.url: '{}' }}
 ",
         closed.url()
@@ -114,4 +117,11 @@ fn pages_of_the_site_and_its_policy_are_not_passed_by() {
         text.contains("<h1>404 Not Found</h1>") && !text.contains("<style"),
         "{text}"
     );
+}
+
+#[test]
+fn an_error_keeps_its_status_if_its_document_cannot_be_fetched() {
+    let (server, _closed) = start();
+    let answer = server.ask("GET /unreachable/none");
+    answer.must_be("404 File Not Found");
 }

@@ -77,7 +77,7 @@ fn a_client_of_http1_is_always_told_to_continue() {
 #[test]
 fn early_hints_of_a_path_are_sent_while_its_script_waits() {
     let server = Setup::new(
-        "
+        r#"
 listen: @PORT@
 header.add: { header: 'x-hint: 1', when: early }
 hosts:
@@ -89,16 +89,32 @@ hosts:
       /answers:
         mruby.handler: |
           lambda { |env| [200, {}, []] }
-",
+      /hints:
+        mruby.handler: |
+          lambda { |env| env["rack.early_hints"].call({"link" => "</a>"}); [200, {}, []] }
+"#,
     )
     .start();
-    for (path, want) in [("/waits", &["103"][..]), ("/answers", &[])] {
+    let path_only = &[("x-hint", "1")][..];
+    let of_script = &[("link", "</a>"), ("x-hint", "1")];
+    for (path, want) in [
+        ("/waits", Some(path_only)),
+        ("/answers", None),
+        ("/hints", Some(of_script)),
+    ] {
         let mut client = Http2::open(server.port(), &[]);
         client.send_frame(&Frame::request(1, get(path)));
         let answer = client.read_answer(1);
         assert_eq!(answer.status(), 200, "{path}");
         let interim = answer.interim.iter();
-        let statuses: Vec<_> = interim.map(|fields| fields[0].1.clone()).collect();
-        assert_eq!(statuses, want, "{path}");
+        let got: Vec<Vec<_>> = interim
+            .map(|fields| {
+                assert_eq!(fields[0].1, "103", "{path}");
+                let fields = fields[1..].iter();
+                fields.map(|(name, value)| (&**name, &**value)).collect()
+            })
+            .collect();
+        assert_eq!(got.first().map(|fields| &**fields), want, "{path}");
+        assert!(got.len() <= 1, "{path}: {got:?}");
     }
 }

@@ -52,6 +52,15 @@ hosts:
             lambda { |env| sleep 0.01; [399, {"x-from" => "second"}, []] }
         - mruby.handler: |
             lambda { |env| [200, {"x-from" => "third"}, [env["FOO"]]] }
+      /moved:
+        - mruby.handler: |
+            lambda { |env| [399, {"x-from" => "first"}, []] }
+        - redirect: /elsewhere
+      /varied:
+        - mruby.handler: |
+            lambda { |env| [399, {"vary" => "accept-encoding, cookie"}, []] }
+        - file.dir: @DIR@
+          file.send-compressed: ON
       /none:
         mruby.handler: |
           lambda { |env| [399, {"x-from" => "first"}, []] }
@@ -303,6 +312,66 @@ fn a_body_with_each_is_sent_while_it_is_made_and_closed_once() {
 }
 
 #[test]
+fn a_body_that_is_not_sent_is_made_nevertheless() {
+    let server = Setup::new(
+        r##"
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+access-log: {path: @DIR@/access.log, format: '%U %{error}x'}
+hosts:
+  default:
+    paths:
+      /:
+        - mruby.handler: |
+            class Slow < Struct.new(:name)
+              def each
+                yield "a"
+                sleep 0.01
+                yield "b"
+                raise "broken" if name == "broken"
+                $stderr.puts "#{name} done"
+              end
+              def close() $stderr.puts "#{name} closed" end
+            end
+            lambda do |env|
+              name = env["QUERY_STRING"]
+              status = name == "no-content" ? 204 : 200
+              [status, name == "cut" ? {"content-length" => "1"} : {}, Slow.new(name)]
+            end
+      /limit:
+        - mruby.handler: |
+            lambda { |env| [399, {"content-length" => "3"}, []] }
+        - mruby.handler: |
+            lambda { |env| [200, {}, ["hello"]] }
+"##,
+    )
+    .start();
+    for (method, name) in [
+        ("GET", "all"),
+        ("HEAD", "head"),
+        ("GET", "no-content"),
+        ("GET", "cut"),
+    ] {
+        let _ = server.ask(&format!("{method} /?{name}"));
+        let _ = server.read_until("error.log", &format!("{name} done\n{name} closed\n"));
+    }
+    let log = server.folder.read("error.log");
+    assert!(!log.contains("mruby raised"), "{log}");
+    server
+        .ask("GET /limit")
+        .must_be("200 OK\ncontent-length: 3\n\nhel");
+    server
+        .ask("HEAD /limit")
+        .must_be("200 OK\ncontent-length: 3\n\n");
+    // An exception in `each` is reported once.
+    assert_ne!(run("curl", &["-s", &server.url("/?broken")]).code, 0);
+    let _ = server.read_until("access.log", "/ \n/ \n/ \n/ \n/limit");
+    let log = server.read_until("error.log", "broken closed\n");
+    assert_eq!(log.matches("mruby raised: broken").count(), 1, "{log}");
+}
+
+#[test]
 fn a_client_that_goes_away_ends_the_body_of_a_script() {
     let server = start();
     // The client receives nothing and closes the connection.
@@ -328,6 +397,12 @@ fn status_399_lets_the_next_handler_answer() {
     server
         .ask("GET /none")
         .must_be("404 File Not Found\n!x-from\n\nnot found");
+    server
+        .ask("GET /moved")
+        .must_be("302 Redirected\nx-from: first\nlocation: /elsewhere");
+    server
+        .ask("GET /varied/h2o.conf")
+        .must_be("200 OK\nvary: accept-encoding, cookie");
     let _ = server.read_until("access.log", "/next 200 bar ");
 }
 

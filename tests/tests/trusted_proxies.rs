@@ -112,6 +112,11 @@ fn what_others_say_about_clients_is_ignored_and_not_passed_on() {
         assert_eq!(got("/script"), "200 127.0.0.1 ", "{version}");
         assert_eq!(got("/backend"), "200 127.0.0.1 | https | none", "{version}");
         assert!(got("/acl").starts_with("403 "), "{version}");
+        // Scripts know header fields by names in which `-` is `_`.
+        let look_alike = "x_forwarded_for: 198.51.100.1";
+        let got = |path| ask(&server, version, path, look_alike);
+        assert_eq!(got("/script"), "200 127.0.0.1 ", "{version}");
+        assert!(got("/acl").starts_with("403 "), "{version}");
     }
     let log = server.folder.read("access_log");
     assert!(!log.contains("198.51.100.1"), "{log}");

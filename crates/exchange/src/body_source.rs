@@ -15,6 +15,8 @@ pub enum BodyError {
     Local(io::Error),
     /// The origin of the body failed; the text is for the error log.
     Failed(String),
+    /// The origin of the body failed and has written the text to the error log already.
+    Reported(String),
 }
 
 impl BodyError {
@@ -32,7 +34,7 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Local(error) => error.fmt(f),
-            Self::Failed(text) => f.write_str(text),
+            Self::Failed(text) | Self::Reported(text) => f.write_str(text),
         }
     }
 }

@@ -460,6 +460,9 @@ impl Exchange {
 
     /// Like [`Exchange::note_error`], for a response whose body cannot be completed.
     pub fn note_body_error(&mut self, error: &BodyError) {
+        if let BodyError::Reported(_) = error {
+            return;
+        }
         let label = match self.forwarded.place() {
             Some(_) => ForwardedRequest::LABEL,
             None => "core",

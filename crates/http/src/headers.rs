@@ -320,6 +320,16 @@ impl Headers {
         self.entries.iter().map(|entry| self.field(entry))
     }
 
+    /// Whether a field of this name would be taken for another one where `_` stands for `-`, as in the variables of CGI (RFC 3875
+    /// §4.1.18): for a well-known field, or for one that is in the list. nginx drops all names with `_`, H2O none.
+    #[must_use]
+    pub fn is_look_alike(&self, name: &str) -> bool {
+        name.contains('_') && {
+            let meant = name.replace('_', "-");
+            Known::from_lower(meant.as_bytes()).is_some() || self.get(Name::Other(&meant)).is_some()
+        }
+    }
+
     /// The value of the first field with this name.
     #[inline]
     #[must_use]

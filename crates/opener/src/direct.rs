@@ -121,6 +121,7 @@ pub(crate) fn status(child: &mut Child) -> String {
 pub(crate) fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
     Command::new("/bin/sh")
         .args(["-c", command])
+        .env("H2O_ROOT", crate::installation_root())
         .stdin(Stdio::from(input.try_clone()?))
         .spawn()
 }

@@ -135,7 +135,10 @@ impl Parameters {
                 name => {
                     // A client must not be able to set `HTTP_PROXY`, which many libraries read as the address of a
                     // proxy.
-                    if name.as_str() != "proxy" && !has_variable(exchange, name.as_str()) {
+                    if name.as_str() != "proxy"
+                        && !headers.is_look_alike(name.as_str())
+                        && !has_variable(exchange, name.as_str())
+                    {
                         encode_field(name.as_str().as_bytes(), field.value, &mut self.0.encoded);
                     }
                 }

@@ -1,7 +1,7 @@
 //! Turns the value that a script returns into a response.
 
 use std::borrow::Cow;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ pub(super) struct ScriptResponse {
     status: StatusCode,
     fields: Fields,
     body: Body,
+    /// The chunks of the body, if the script yields them.
+    sink: Option<body::Sink>,
     kind: BodyKind,
     /// The reason phrase; `None` for `OK` (H2O compatibility: H2O sends `OK` with every status).
     reason: Option<Cow<'static, str>>,
@@ -83,6 +85,7 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Weak<RequestState>) -> Resul
     let status = read_status(vm, status)?;
     let mut fields = Fields::default();
     read_fields(vm, list, |name, value| fields.add(name, value))?;
+    let mut sink = None;
     let (kind, body) = match body {
         _ if status.as_u16() == DELEGATES => (BodyKind::Array, Body::Empty),
         body if body.is_nil() => (BodyKind::Array, Body::Empty),
@@ -93,6 +96,7 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Weak<RequestState>) -> Resul
                 let request = request.upgrade();
                 let request = request.ok_or_else(|| Leave::runtime("the request has ended"))?;
                 let source = body::start(vm, body, &request)?;
+                sink = Some(source.sink.clone());
                 (BodyKind::Script, Body::Stream(Box::new(source)))
             }
         },
@@ -101,6 +105,7 @@ pub(super) fn read(vm: &Vm, value: Value, request: &Weak<RequestState>) -> Resul
         status,
         fields,
         body,
+        sink,
         kind,
         reason: None,
     }))
@@ -131,6 +136,7 @@ fn read_plain(response: &PlainResponse<'_>) -> Result<Answer, Leave> {
         status,
         fields,
         body,
+        sink: None,
         kind: BodyKind::Array,
         reason: None,
     }))
@@ -161,6 +167,7 @@ pub(super) fn of_response(response: Response) -> Answer {
         status: response.status,
         fields,
         body: response.body,
+        sink: None,
         kind: BodyKind::HandedOn,
         reason: Some(reason.into()),
     })
@@ -388,7 +395,7 @@ fn delegate(fields: Fields) -> Outcome {
     if headers.is_empty() && length.is_none() {
         return Outcome::Declined;
     }
-    Outcome::Next(Box::new(move |_, mut response| {
+    Outcome::Next(Box::new(move |exchange, mut response| {
         // H2O compatibility: if the server itself generates an error response, the fields that the script collected are
         // dropped.
         if !response.is_plain_error {
@@ -399,8 +406,14 @@ fn delegate(fields: Fields) -> Outcome {
             if links {
                 response.links = LinkHeaderUse::PushAndFilter;
             }
-            if let Some(limit) = length {
-                body::limit(&mut response, limit);
+            let is_head = exchange.request.method == Method::Head;
+            match length {
+                // The content was left out already, so its length is not known here.
+                Some(limit) if is_head && matches!(response.body, Body::Empty) => {
+                    response.length = Some(response.length.map_or(limit, |len| len.min(limit)));
+                }
+                Some(limit) => body::limit(&mut response, limit),
+                None => {}
             }
         }
         Outcome::Done(response)
@@ -412,6 +425,7 @@ fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
         status,
         fields,
         body,
+        sink,
         kind,
         reason,
     } = answer;
@@ -427,12 +441,16 @@ fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
         if kind == BodyKind::Array {
             response.body = Body::Empty;
         }
+        if let Some(sink) = sink {
+            sink.discard(&exchange.worker);
+        }
     } else if let Some(length) = fields.length {
         if !matches!(response.body, Body::Stream(_)) {
             body::limit(&mut response, length);
         } else {
             response.length = Some(length);
-            response.body = ScriptBody::cut(response.body, length);
+            let sink = sink.map(|sink| (sink, Rc::clone(&exchange.worker)));
+            response.body = ScriptBody::cut(response.body, length, sink);
         }
     }
     response

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyError, BodySource, Response, Trailers};
+use h2o_exchange::{Body, BodyError, BodySource, Response, Trailers, Worker};
 use h2o_mruby::{Finish, Kind, Leave, Ticket, Value, Vm};
 
 use super::machine::{self, Host};
@@ -16,6 +17,9 @@ use super::objects::RequestState;
 /// can wait.
 const FULL: usize = 256 * 1024;
 
+/// How long a script may go on to yield chunks that nobody gets: after a request with HEAD, or beyond its `content-length`.
+const DISCARD_TIME: Duration = Duration::from_secs(30);
+
 /// The chunks that a script has yielded and the client has not taken.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -24,6 +28,9 @@ pub(super) struct Queue {
     end: Option<Result<(), String>>,
     /// Whether the connection has dropped the body, so that no more chunks are taken.
     is_closed: bool,
+    /// Until when further chunks are dropped without being sent, because the response has no (more) content; `None` if they are
+    /// sent.
+    discards_until: Option<Instant>,
     /// Whether the method `close` of the script's body was called or is about to be called.
     is_close_called: bool,
     reader: Option<Waker>,
@@ -55,6 +62,17 @@ pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<
         request: Rc::clone(request),
         body: vm.root(body).ok(),
     })
+}
+
+impl Sink {
+    /// Has the script go on although the response has no (more) content: what it yields is dropped. A script that does not end
+    /// is ended after [`DISCARD_TIME`].
+    pub(super) fn discard(&self, worker: &Worker) {
+        let mut queue = self.0.borrow_mut();
+        queue.discards_until = Some(worker.clock.now() + DISCARD_TIME);
+        queue.chunks.clear();
+        queue.len = 0;
+    }
 }
 
 impl Finish for Sink {
@@ -99,7 +117,12 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
         let bytes = vm.bytes(chunk).unwrap_or_default();
         vm.with_object(call.receiver, |sink: &Sink| {
             let mut queue = sink.0.borrow_mut();
-            if queue.is_closed {
+            if let Some(until) = queue.discards_until
+                && Host::worker(vm)?.clock.now() < until
+            {
+                return Ok(Value::nil());
+            }
+            if queue.is_closed || queue.discards_until.is_some() {
                 return Err(Leave::runtime("downstream HTTP closed"));
             }
             if !bytes.is_empty() {
@@ -134,7 +157,7 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
 
 /// The body of a response, from which the connection pulls the script's chunks.
 pub(super) struct ScriptBody {
-    sink: Sink,
+    pub(super) sink: Sink,
     vm: std::rc::Weak<Vm>,
     request: Rc<RequestState>,
     body: Option<h2o_mruby::Rooted>,
@@ -142,11 +165,14 @@ pub(super) struct ScriptBody {
 
 impl ScriptBody {
     /// Limits a body to its announced length: bytes beyond it are not sent.
-    pub(super) fn cut(body: Body, length: u64) -> Body {
+    ///
+    /// `sink` is that of the body, if the body is a script's; the script goes on.
+    pub(super) fn cut(body: Body, length: u64, sink: Option<(Sink, Rc<Worker>)>) -> Body {
         match body {
             Body::Stream(source) => Body::Stream(Box::new(Cut {
                 source,
                 left: length,
+                sink,
             })),
             other => other,
         }
@@ -180,7 +206,7 @@ impl BodySource for ScriptBody {
                     Some(Ok(())) => Poll::Ready(None),
                     Some(Err(exception)) => {
                         let text = format!("mruby raised: {exception}");
-                        Poll::Ready(Some(Err(BodyError::Failed(text))))
+                        Poll::Ready(Some(Err(BodyError::Reported(text))))
                     }
                     None => {
                         queue.reader = Some(context.waker().clone());
@@ -216,13 +242,16 @@ impl Drop for ScriptBody {
         self.request.end();
         let writer = {
             let mut queue = self.sink.0.borrow_mut();
-            queue.is_closed = true;
+            queue.is_closed = queue.discards_until.is_none();
             queue.chunks.clear();
             queue.len = 0;
             queue.writer.take()
         };
         if let Some(ticket) = writer {
             self.resume_writer(ticket);
+        }
+        if !self.sink.0.borrow().is_closed {
+            return;
         }
         let is_called = std::mem::replace(&mut self.sink.0.borrow_mut().is_close_called, true);
         if let (false, Some(vm), Some(body)) = (is_called, self.vm.upgrade(), self.body.take())
@@ -243,6 +272,7 @@ impl Drop for ScriptBody {
 struct Cut {
     source: Box<dyn BodySource>,
     left: u64,
+    sink: Option<(Sink, Rc<Worker>)>,
 }
 
 impl BodySource for Cut {
@@ -252,6 +282,9 @@ impl BodySource for Cut {
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if self.left == 0 {
+            if let Some((sink, worker)) = self.sink.take() {
+                sink.discard(&worker);
+            }
             return Poll::Ready(None);
         }
         let max = usize::try_from(self.left).unwrap_or(usize::MAX).min(max);
@@ -290,7 +323,7 @@ pub(super) fn limit(response: &mut Response, length: u64) {
         Body::Stream(_) => {
             if response.length.is_none_or(|known| known > length) {
                 let body = std::mem::take(&mut response.body);
-                response.body = ScriptBody::cut(body, length);
+                response.body = ScriptBody::cut(body, length, None);
                 response.length = Some(length);
             }
             return;

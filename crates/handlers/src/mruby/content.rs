@@ -104,6 +104,9 @@ pub(super) fn joined_fields(
 /// The exception `RuntimeError`, if the script has read the body or is reading it.
 pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
     let taken = vm.try_object(value, |content: &Content| {
+        if let State::Unread(Body::Empty) = *content.state.borrow() {
+            return Ok(Body::Empty);
+        }
         if content.is_consumed.replace(true) {
             return Err(Leave::runtime("http response body is already consumed"));
         }

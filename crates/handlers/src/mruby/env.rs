@@ -249,7 +249,10 @@ impl Request {
         let variables = self.facts.variables.iter();
         keys.extend(variables.map(|(name, _)| Cow::Borrowed(name.as_bytes())));
         let fields = self.facts.head.headers.iter();
-        let mut names: Vec<&str> = fields.map(|field| field.name.as_str()).collect();
+        let names = fields.map(|field| field.name.as_str());
+        let mut names: Vec<&str> = names
+            .filter(|name| !self.facts.head.headers.is_look_alike(name))
+            .collect();
         names.sort_unstable_by_key(|name| (name.len(), *name));
         names.dedup();
         keys.extend(names.into_iter().map(|name| Cow::Owned(key_of(name))));
@@ -401,12 +404,13 @@ impl Request {
             None if key == b"CONTENT_TYPE" => key.len(),
             None => return None,
         };
-        let fields = self.facts.head.headers.iter().map(|field| field.name);
+        let headers = &self.facts.head.headers;
+        let fields = headers.iter().map(|field| field.name);
         let names = fields.filter(|name| name.as_str().len() == len);
-        // Header fields of different names can have the same key: `a-b` and `a_b`.
+        // Header fields of different names can have the same key: `a-b_c` and `a_b-c`.
         let name = names
             .map(|name| name.as_str())
-            .filter(|name| is_key_of(key, name))
+            .filter(|name| is_key_of(key, name) && !headers.is_look_alike(name))
             .max()?;
         let mut values = self.facts.head.headers.get_all(Name::from_lower(name));
         let first = values.next()?;

@@ -12,6 +12,7 @@ use h2o_mruby::{Kind, Leave, Value, Vm};
 use super::answer;
 use super::body;
 use super::handler::Call;
+use crate::header;
 
 /// The state of a request that Ruby objects share. They may outlive the request, since scripts continue to run when the
 /// client disconnects.
@@ -86,10 +87,15 @@ impl RequestState {
     /// Moves the hints and lines that the script has written to the exchange.
     pub(super) fn pass_on(&self, exchange: &mut Exchange) {
         if !self.hints.borrow().is_empty() {
-            for headers in self.hints.take() {
-                exchange
-                    .informational
-                    .push((StatusCode::EARLY_HINTS, headers));
+            for mut headers in self.hints.take() {
+                header::edit_early(&exchange.site.path(exchange.route).settings, &mut headers);
+                if !headers.is_empty() {
+                    exchange
+                        .informational
+                        .push((StatusCode::EARLY_HINTS, headers));
+                    // The early hints of the path are among these.
+                    exchange.is_hinted = true;
+                }
             }
         }
         if !self.lines.borrow().is_empty() {

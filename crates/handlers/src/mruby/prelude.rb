@@ -95,6 +95,12 @@ module H2O
 
     # The body of a response without a body.
     class Empty < self
+      def each
+      end
+
+      def join
+        ""
+      end
     end
   end
 

@@ -211,15 +211,14 @@ impl RequestRules {
         }
     }
 
-    /// Whether a backend that treats `_` in names like `-`, as CGI does (RFC 3875 §4.1.18), would confuse this field with
-    /// one that the proxy sets or removes, or that the request also has. nginx drops all names with `_`, H2O none.
+    /// Whether a backend that treats `_` in names like `-` would confuse this field with one that the proxy sets or removes, or
+    /// that the request also has.
     fn is_look_alike(&self, received: &Headers, name: &str) -> bool {
-        name.contains('_') && {
+        let is_edited = || {
             let meant = name.replace('_', "-");
-            Known::from_lower(meant.as_bytes()).is_some()
-                || received.get(Name::Other(&meant)).is_some()
-                || self.edits.iter().any(|edit| edit.names(&meant))
-        }
+            self.edits.iter().any(|edit| edit.names(&meant))
+        };
+        received.is_look_alike(name) || name.contains('_') && is_edited()
     }
 
     /// Whether the backend gets the scheme in the request's `x-forwarded-proto`. It does by configuration, and always

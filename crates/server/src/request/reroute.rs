@@ -68,6 +68,11 @@ fn change_target(
     exchange: &mut Exchange,
     order: &mut Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
+    // Set first, so that an error document that cannot be fetched also leaves the response the status that it had.
+    let stands_in = order.restore.is_some();
+    if stands_in {
+        exchange.restore = order.restore.take();
+    }
     exchange.count_reroute(order.kind)?;
     let Some(target) = resolve(exchange, order) else {
         let url = order.url.escape_ascii();
@@ -99,9 +104,7 @@ fn change_target(
     }
     exchange.request.method = order.method.clone();
     exchange.request.scheme = target.scheme;
-    if order.restore.is_some() {
-        exchange.restore = order.restore.take();
-    } else {
+    if !stands_in {
         // The response that is dropped may have ordered pushes, which must not be promised any more.
         exchange.pushes.clear();
     }

@@ -366,7 +366,7 @@ impl Requests {
         let reason = match error {
             _ if slot.is(Mark::Tunnel) => CloseReason::TunnelBroken,
             BodyError::Local(_) => CloseReason::BodyLost,
-            BodyError::Failed(_) => CloseReason::BodyBroken,
+            BodyError::Failed(_) | BodyError::Reported(_) => CloseReason::BodyBroken,
         };
         if let Some(exchange) = &slot.exchange {
             exchange.borrow_mut().note_body_error(error);

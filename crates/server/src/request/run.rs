@@ -323,6 +323,7 @@ impl Requests {
             }
         }
         let progress = serve::start(&turn.context.worker, &exchange);
+        self.send_interims(streams, turn, id, &exchange);
         self.on_progress(streams, turn, id, exchange, progress);
         if is_streaming {
             // A client without a flow-control window sends nothing, so that no later event would make the driver check the pipe of

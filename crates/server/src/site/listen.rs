@@ -14,6 +14,7 @@ use crate::site::acme;
 use crate::site::port_holder::PortOf;
 use crate::site::quic;
 use crate::site::quic_settings::QuicSettings;
+use crate::site::users::{find_group, find_user};
 use crate::site::warnings::warn;
 use h2o_tls::TlsSettings;
 
@@ -412,6 +413,16 @@ impl<'a> ListenOptions<'a> {
             group: text("group")?,
             permission: permission.transpose()?,
         };
+        if let (Some(owner), Some(name)) = (attributes.get("owner"), &unix.owner)
+            && find_user(name).is_none()
+        {
+            return Err(owner.error(format!("failed to obtain uid of user:{name}: Not found")));
+        }
+        if let (Some(group), Some(name)) = (attributes.get("group"), &unix.group)
+            && find_group(name).is_none()
+        {
+            return Err(group.error(format!("failed to obtain gid of group:{name}: Not found")));
+        }
         if let (Some(group), None) = (attributes.get("group"), &unix.owner) {
             return Err(group
                 .error("`group` cannot be used without `owner`")

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{BodyError, BodyPipe, BodySource, FileReader, RequestBody};
+use h2o_exchange::{BodyPipe, BodySource, FileReader, RequestBody};
 use h2o_http1::ClientConnection;
 
 use crate::scratch::Scratch;
@@ -230,7 +230,7 @@ impl Upload {
             Content::Stream(pipe) => match pipe.poll_next(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(piece))) => engine.send_data(&piece, &mut self.out),
-                Poll::Ready(Some(Err(BodyError::Failed(_) | BodyError::Local(_)))) => {
+                Poll::Ready(Some(Err(_))) => {
                     self.break_off(engine, crate::Failure::IO);
                 }
                 Poll::Ready(None) => {

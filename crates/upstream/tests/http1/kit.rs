@@ -298,7 +298,7 @@ pub(crate) async fn next(source: &mut Box<dyn BodySource>) -> Option<Result<Byte
     let piece = poll_fn(|context| source.poll_next(context, 48 * 1024)).await;
     piece.map(|piece| {
         piece.map_err(|error| match error {
-            BodyError::Failed(text) => text,
+            BodyError::Failed(text) | BodyError::Reported(text) => text,
             BodyError::Local(error) => panic!("{error}"),
         })
     })
