@@ -1,8 +1,12 @@
 //! HTTP/2 with the clients curl, nghttp and h2load, and with Go's client.
 
+use std::time::Duration;
+
 use h2o_tests::certs::{Key, self_signed};
+use h2o_tests::http2::{Frame, Http2, flag, post};
 use h2o_tests::{
-    Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, openssl, run, tool,
+    Backend, Folder, MODIFIED_TEXT, Output, Response, Server, Setup, curl, eventually, openssl,
+    run, tool,
 };
 
 /// Number of small files: `/files/0`, `/files/1` and so on.
@@ -450,4 +454,51 @@ fn go_asks_for_many_things_on_one_connection() {
         }
     }
     assert!(report.ends_with("{\"connections\":1}\n"), "{report}");
+}
+
+#[test]
+fn a_stream_of_messages_in_both_directions_may_pause_longer_than_an_idle_connection() {
+    // The backend pauses for longer than the idle timeout, at first before its response begins.
+    let pause = Duration::from_millis(1500);
+    let backend = Backend::start(move |talk| {
+        let Some(request) = talk.read_head() else {
+            return;
+        };
+        if request.target() == "/silent" {
+            std::thread::sleep(pause);
+        }
+        talk.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n");
+        std::thread::sleep(pause);
+        talk.send("3\r\ntwo\r\n0\r\n\r\n");
+        talk.read_to_end();
+    });
+    let server = Setup::new(&format!(
+        "
+listen: @PORT@
+http2-idle-timeout: 1
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: '{0}' }}
+      /silent: {{ proxy.reverse.url: '{0}silent', client-min-rate: 0 }}
+",
+        backend.url("/")
+    ))
+    .start();
+    for path in ["/", "/silent"] {
+        let mut client = Http2::open(server.port(), &[]);
+        client.send_frame(&Frame::request_with_content(1, post(path)));
+        client.send_frame(&Frame::data(1, 0, "content"));
+        client.read_until("both messages", |client| {
+            let answer = client.answers.get(&1);
+            answer.is_some_and(|answer| answer.text() == "onetwo")
+        });
+        client.send_frame(&Frame::data(1, flag::END_STREAM, ""));
+        let answer = client.read_answer(1);
+        assert_eq!(
+            (answer.status(), answer.text()),
+            (200, "onetwo".into()),
+            "{path}"
+        );
+    }
 }

@@ -43,6 +43,11 @@ impl ClientRate {
         exchange.site.path(exchange.route).settings.get()
     }
 
+    /// Whether clients may be as slow as they like.
+    pub(crate) const fn is_off(&self) -> bool {
+        self.least == 0
+    }
+
     /// Combines the settings of two requests into the more lenient one.
     pub(crate) fn or_more_lenient(self, other: Self) -> Self {
         Self {

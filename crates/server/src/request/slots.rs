@@ -11,7 +11,7 @@ use super::content::Content;
 use super::streams::SlotId;
 use super::upload::Upload;
 use crate::flow::Turn;
-use crate::pace::Pace;
+use crate::pace::{ClientRate, Pace};
 use crate::request::serve::{self, WaitingHandler};
 
 /// State of a request that cannot be answered at once, because it has to wait for something.
@@ -75,6 +75,15 @@ impl Mark {
 }
 
 impl StreamSlot {
+    /// Whether the configuration sets no minimum rate for the client.
+    pub(super) fn may_be_silent(&self) -> bool {
+        let exchange = self
+            .exchange
+            .as_ref()
+            .and_then(|exchange| exchange.try_borrow().ok());
+        exchange.is_some_and(|exchange| ClientRate::of(&exchange).is_off())
+    }
+
     fn new() -> Box<Self> {
         Box::new(Self {
             exchange: None,
