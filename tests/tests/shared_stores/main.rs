@@ -40,6 +40,7 @@ impl Store {
         let config = format!(
             "
 error-log: @DIR@/error.log
+access-log: {{ path: @DIR@/access.log, format: '%{{ssl.session-id}}x %{{ssl.session-reused}}x' }}
 ssl-session-resumption: {{ mode: {mode}, cache-memcached-num-threads: 2, {store} }}
 listen:
   port: @PORT@

@@ -81,6 +81,12 @@ fn sessions_of_one_server_go_on_at_another() {
         let port = free_port();
         let service = store.start(&certificate, port);
         let [one, two] = two_servers(store, &certificate, port);
+        let session = Session::begin(&one);
+        let _ = session.stored(store, port);
+        assert!(session.goes_on_at(&two), "{store:?}");
+        let key = session.key();
+        let id = key.rsplit_once(':').map_or("", |(_, id)| id);
+        let _ = two.read_until("access.log", &format!("{id} 1\n"));
         // While the store is down, a server resumes its own sessions, and makes full handshakes for sessions of other servers.
         service.kill();
         let session = Session::begin(&one);

@@ -192,6 +192,7 @@ const fn is_of_hop(name: Name<'_>) -> bool {
             Known::Connection
                 | Known::KeepAlive
                 | Known::ProxyConnection
+                | Known::Te
                 | Known::TransferEncoding
                 | Known::Upgrade
                 | Known::DatagramFlowId
