@@ -130,7 +130,8 @@ fn answer(exchange: &Exchange, reply: Reply) -> Response {
     if has_link {
         response.links = LinkHeaderUse::Push;
     }
-    if reply.length.is_some() || is_head {
+    // The length of a 304 would be that of the content that the client has (RFC 9110 §8.6).
+    if reply.length.is_some() || is_head || reply.status == StatusCode::NOT_MODIFIED {
         response.length = reply.length;
     }
     response
