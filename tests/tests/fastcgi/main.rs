@@ -242,6 +242,11 @@ fn what_applications_answer_becomes_a_response_or_503() {
             FAILED,
             ":received broken response",
         ),
+        (
+            response("Status: 304 Not Modified\n\n"),
+            "304 Not Modified",
+            "",
+        ),
     ];
     let answers: Vec<_> = cases.iter().map(|(answer, ..)| answer.clone()).collect();
     let backend = Backend::start(move |talk| {
@@ -274,6 +279,9 @@ fn what_applications_answer_becomes_a_response_or_503() {
         (response.field("content-length"), &*response.body),
         (Some("2"), &b"ab"[..])
     );
+    // The length of a 304 would be that of the content that the client has.
+    let last = ask(&server, &format!("/app?{}", cases.len() - 1), &[]);
+    assert_eq!((last.code(), last.field("content-length")), (304, None));
 }
 
 /// An error after the header block of a response cannot change the status any more: if the response had a length, the client sees that it
