@@ -47,8 +47,7 @@ impl Casper {
         size_of_val(&*self.keys)
     }
 
-    /// Adds the keys of a `cookie` field, which must have no other cookie. A field that cannot be decoded, or has keys
-    /// beyond the capacity, is ignored as a whole.
+    /// Adds the keys of a cookie. A cookie that cannot be decoded, or has keys beyond the capacity, is ignored as a whole.
     pub fn consume_cookie(&mut self, field: &[u8]) {
         let Some(data) = field.strip_prefix(NAME) else {
             return;

@@ -100,10 +100,15 @@ impl Pushes {
         let casper = self
             .casper
             .get_or_insert_with(|| Casper::new(settings.capacity_bits));
+        // Clients send each cookie in a field of its own or all in one; the engine has joined them to one (RFC 9113 §8.2.3).
         let fields = request.headers.get_all(Known::Cookie);
-        let ours = fields.filter(|field| Casper::is_cookie(field));
-        for field in ours.take(MAX_COOKIES) {
-            casper.consume_cookie(field);
+        let cookies = fields.flat_map(|field| field.split(|byte| *byte == b';'));
+        let cookies = cookies.map(<[u8]>::trim_ascii);
+        for cookie in cookies
+            .filter(|cookie| Casper::is_cookie(cookie))
+            .take(MAX_COOKIES)
+        {
+            casper.consume_cookie(cookie);
         }
     }
 
