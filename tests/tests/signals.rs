@@ -367,3 +367,17 @@ fn an_idle_server_does_not_wait_before_it_ends() {
     let _ = server.stop();
     assert!(!deadline.has_passed());
 }
+
+#[test]
+fn a_fatal_signal_is_reported_and_ends_the_server() {
+    for (signal, number) in [(Signal::SEGV, 11), (Signal::BUS, 7), (Signal::ABORT, 6)] {
+        let mut server = Setup::new(&format!("listen: @PORT@\n{SITE}")).start();
+        send(&server, signal);
+        server.wait_for_message(&format!("received fatal signal {number}\n"));
+        let status = server.wait(LIMIT);
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(number)
+        );
+    }
+}

@@ -6,6 +6,7 @@ mod compress;
 mod control;
 mod error_log;
 mod events;
+mod fatal_signal;
 mod files;
 mod generate;
 mod getopt;
