@@ -339,6 +339,9 @@ hosts:
               status = name == "no-content" ? 204 : 200
               [status, name == "cut" ? {"content-length" => "1"} : {}, Slow.new(name)]
             end
+      /endless:
+        mruby.handler: |
+          lambda { |env| [200, {}, Class.new { def each() loop { yield "x" } end }.new] }
       /limit:
         - mruby.handler: |
             lambda { |env| [399, {"content-length" => "3"}, []] }
@@ -358,6 +361,9 @@ hosts:
     }
     let log = server.folder.read("error.log");
     assert!(!log.contains("mruby raised"), "{log}");
+    server.ask("HEAD /endless").must_be("200 OK\n\n");
+    let closed = "mruby raised: downstream HTTP closed (RuntimeError)\n";
+    let _ = server.read_until("error.log", closed);
     server
         .ask("GET /limit")
         .must_be("200 OK\ncontent-length: 3\n\nhel");
@@ -366,7 +372,7 @@ hosts:
         .must_be("200 OK\ncontent-length: 3\n\n");
     // An exception in `each` is reported once.
     assert_ne!(run("curl", &["-s", &server.url("/?broken")]).code, 0);
-    let _ = server.read_until("access.log", "/ \n/ \n/ \n/ \n/limit");
+    let _ = server.read_until("access.log", "/ \n/ \n/ \n/ \n/endless \n/limit");
     let log = server.read_until("error.log", "broken closed\n");
     assert_eq!(log.matches("mruby raised: broken").count(), 1, "{log}");
 }

@@ -13,7 +13,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{Access, AtFlags, FlockOperation};
+use rustix::io::Errno;
 
 use crate::failure::Failure;
 
@@ -136,7 +137,8 @@ impl StateDirectory {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         let is_allowed = |path: &Path| {
-            rustix::fs::access(path, rustix::fs::Access::WRITE_OK) != Err(rustix::io::Errno::ACCESS)
+            let (access, flags) = (Access::WRITE_OK, AtFlags::EACCESS);
+            rustix::fs::accessat(rustix::fs::CWD, path, access, flags) != Err(Errno::ACCESS)
         };
         is_allowed(&self.0) && is_allowed(&self.certificates())
     }

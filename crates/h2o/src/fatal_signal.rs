@@ -16,17 +16,24 @@ const TEXT: &[u8] = b"received fatal signal ";
 /// Has these signals reported from now on. They go on to end the process.
 pub(crate) fn begin() {
     // The stack of the thread may be what has overflowed, so the handler runs on the thread's alternate stack.
-    let flags = SaFlags::SA_RESETHAND | SaFlags::SA_ONSTACK;
-    let action = SigAction::new(SigHandler::Handler(on_signal), flags, SigSet::empty());
+    let report = SigAction::new(
+        SigHandler::Handler(on_signal),
+        SaFlags::SA_ONSTACK,
+        SigSet::empty(),
+    );
     for signal in SIGNALS {
-        // An error is ignored: the signal then ends the process without the line.
-        #[expect(
-            unsafe_code,
-            reason = "a handler may call few functions, which the compiler does not check"
-        )]
-        // SAFETY: the handler calls nothing but functions that may be called in a handler: write(2) and raise(3).
-        let _ = unsafe { sigaction(signal, &action) };
+        set(signal, &report);
     }
+}
+
+fn set(signal: Signal, action: &SigAction) {
+    // An error is ignored: the signal then ends the process without the line.
+    #[expect(
+        unsafe_code,
+        reason = "a handler may call few functions, which the compiler does not check"
+    )]
+    // SAFETY: the handler calls nothing but functions that may be called in a handler: write(2), sigaction(2) and raise(3).
+    let _ = unsafe { sigaction(signal, action) };
 }
 
 extern "C" fn on_signal(number: i32) {
@@ -43,8 +50,10 @@ extern "C" fn on_signal(number: i32) {
         }
     }
     let _ = rustix::io::write(rustix::stdio::stderr(), &line[..len]);
-    // The signal has its default action again (SA_RESETHAND), by which the process dies when this function has returned.
+    // The process dies by the default action when the handler has returned.
     if let Ok(signal) = Signal::try_from(number) {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        set(signal, &default);
         let _ = raise(signal);
     }
 }

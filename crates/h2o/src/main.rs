@@ -227,6 +227,8 @@ fn run_mode() -> Result<(), Failure> {
         Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
     let parent = Parent::find();
+    // Before any script is loaded: the limits of scripts use SIGSEGV and pass other faults on to this handler.
+    fatal_signal::begin();
     let signals = events::catch_signals()?;
     let is_there = std::path::Path::new(DEFAULT_CONFIG).exists();
     let default = is_there.then_some(DEFAULT_CONFIG);

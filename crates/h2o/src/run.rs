@@ -17,7 +17,7 @@ use crate::pid_file::PidFile;
 use crate::running::RunningServer;
 use crate::supervise::{End, handle_events};
 use crate::systemd::{self, State};
-use crate::{Failure, error_log, fatal_signal, print_out, privileges};
+use crate::{Failure, error_log, print_out, privileges};
 
 /// The arguments of [`serve`].
 pub(crate) struct Plan<'a> {
@@ -90,7 +90,6 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     if let Some(file) = &mut pid_file {
         file.write()?;
     }
-    fatal_signal::begin();
     let events = Events::begin(signals)?;
     if let Some(path) = settings.error_log.as_ref().filter(|_| is_configured) {
         report!(notice, "further messages go to the error log: {path}");

@@ -301,11 +301,8 @@ struct Writer<'a> {
     open: Vec<Written>,
 }
 
-fn is_text_of(number: f64, text: &[u8]) -> bool {
-    let read = std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| text.parse::<f64>().ok());
-    read.is_some_and(|read| read.to_bits() == number.to_bits())
+fn is_number(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|text| text.parse::<f64>().is_ok())
 }
 
 impl Writer<'_> {
@@ -323,7 +320,7 @@ impl Writer<'_> {
                 let text = self.vm.text_of(value)?;
                 match value.as_float() {
                     // mruby 3.1 writes some numbers wrongly, such as 1e100.
-                    Some(number) if number.is_finite() && !is_text_of(number, &text) => {
+                    Some(number) if number.is_finite() && !is_number(&text) => {
                         self.out.extend_from_slice(format!("{number:e}").as_bytes());
                     }
                     _ => self.out.extend_from_slice(&text),

@@ -19,6 +19,8 @@ const FULL: usize = 256 * 1024;
 
 /// How long a script may go on to yield chunks that nobody gets: after a request with HEAD, or beyond its `content-length`.
 const DISCARD_TIME: Duration = Duration::from_secs(30);
+/// How many such chunks a script may yield: nothing else makes a script wait that yields without end.
+const MAX_DISCARDED: u32 = 20_000;
 
 /// The chunks that a script has yielded and the client has not taken.
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub(super) struct Queue {
     /// Until when further chunks are dropped without being sent, because the response has no (more) content; `None` if they are
     /// sent.
     discards_until: Option<Instant>,
+    /// Number of chunks that were dropped without being sent.
+    discarded: u32,
     /// Whether the method `close` of the script's body was called or is about to be called.
     is_close_called: bool,
     reader: Option<Waker>,
@@ -66,7 +70,7 @@ pub(super) fn start(vm: &Vm, body: Value, request: &Rc<RequestState>) -> Result<
 
 impl Sink {
     /// Has the script go on although the response has no (more) content: what it yields is dropped. A script that does not end
-    /// is ended after [`DISCARD_TIME`].
+    /// is ended after [`DISCARD_TIME`] or [`MAX_DISCARDED`] chunks.
     pub(super) fn discard(&self, worker: &Worker) {
         let mut queue = self.0.borrow_mut();
         queue.discards_until = Some(worker.clock.now() + DISCARD_TIME);
@@ -117,12 +121,14 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
         let bytes = vm.bytes(chunk).unwrap_or_default();
         vm.with_object(call.receiver, |sink: &Sink| {
             let mut queue = sink.0.borrow_mut();
-            if let Some(until) = queue.discards_until
-                && Host::worker(vm)?.clock.now() < until
-            {
-                return Ok(Value::nil());
+            if let Some(until) = queue.discards_until {
+                queue.discarded += 1;
+                if queue.discarded <= MAX_DISCARDED && Host::worker(vm)?.clock.now() < until {
+                    return Ok(Value::nil());
+                }
+                queue.is_closed = true;
             }
-            if queue.is_closed || queue.discards_until.is_some() {
+            if queue.is_closed {
                 return Err(Leave::runtime("downstream HTTP closed"));
             }
             if !bytes.is_empty() {
