@@ -62,11 +62,22 @@ fn helpers_are_this_program_under_other_names() {
 
 #[test]
 fn kill_on_close_ends_the_command_with_the_server() {
+    let command = "trap \"echo ended; exit\" TERM; echo begun; while :; do sleep 0.05; done";
+    assert_eq!(kill_on_close(command), "begun\nended\n");
+}
+
+#[test]
+fn kill_on_close_waits_for_the_server_if_the_command_has_ended() {
+    assert_eq!(kill_on_close("echo begun"), "begun\n");
+}
+
+/// Runs this command of the shell under kill-on-close, and closes the pipe when it has written `begun`. Returns what it has written.
+fn kill_on_close(command: &str) -> String {
     let folder = Folder::new();
     let _ = install(&folder);
     folder.write("remove/file", "");
     let line = format!(
-        "exec {} --rm={} -- sh -c 'trap \"echo ended; exit\" TERM; echo begun; while :; do sleep 0.05; done' 5<&0",
+        "exec {} --rm={} -- sh -c '{command}' 5<&0",
         helper(&folder, "kill-on-close"),
         folder.name_of("remove")
     );
@@ -81,12 +92,14 @@ fn kill_on_close_ends_the_command_with_the_server() {
     eventually("the output of the command", || {
         folder.read("out").contains("begun").then_some(())
     });
+    // The helper gets some time to do what it should not.
+    std::thread::sleep(std::time::Duration::from_millis(100));
     assert!(folder.at("remove").exists());
     drop(pipe);
     let status = child.wait().expect("the process is a child of the test");
     assert!(status.success(), "{status}");
-    assert_eq!(folder.read("out"), "begun\nended\n");
     assert!(!folder.at("remove").exists());
+    folder.read("out")
 }
 
 /// A process that is killed when this value is dropped.

@@ -71,8 +71,8 @@ impl StateDirectory {
         self.0.join("certificates")
     }
 
-    /// Creates the state directory and the directories in it. Those that are new, or belong to root, are given to
-    /// `owner`.
+    /// Creates the state directory and the directories in it. What is new, or belongs to root or to the owner of the state directory,
+    /// who was the `user` of an earlier configuration, is given to `owner`.
     ///
     /// # Errors
     /// The message about the directory that cannot be created, for the user.
@@ -85,6 +85,7 @@ impl StateDirectory {
                 path.display()
             )
         };
+        let former = fs::symlink_metadata(&self.0).map_or(0, |found| found.uid());
         if let Some(parent) = self.0.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             made.map_err(|error| failed(parent, &error))?;
@@ -106,7 +107,7 @@ impl StateDirectory {
                 Ok(()) | Err(_) => {}
             }
             if let Some(owner) = owner {
-                own(&directory, owner).map_err(|error| failed(&directory, &error))?;
+                own(&directory, owner, former).map_err(|error| failed(&directory, &error))?;
             }
         }
         if let Some(owner) = owner {
@@ -114,7 +115,8 @@ impl StateDirectory {
                 let entries =
                     fs::read_dir(&directory).map_err(|error| failed(&directory, &error))?;
                 for entry in entries.flatten() {
-                    own(&entry.path(), owner).map_err(|error| failed(&entry.path(), &error))?;
+                    own(&entry.path(), owner, former)
+                        .map_err(|error| failed(&entry.path(), &error))?;
                 }
             }
         }
@@ -242,12 +244,12 @@ impl StateDirectory {
     }
 }
 
-/// Gives files that belong to root to `owner`. Symbolic links are not followed, and files with a second hard link are
+/// Gives files that belong to root or to the user `former` to `owner`. Symbolic links are not followed, and files with a second hard link are
 /// left alone, because the owner could have made such links to files of others.
-fn own(path: &Path, owner: Owner) -> io::Result<()> {
+fn own(path: &Path, owner: Owner, former: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let is_ours = found.is_dir() || found.is_file() && found.nlink() == 1;
-    if is_ours && found.uid() == 0 && found.uid() != owner.user {
+    if is_ours && [0, former].contains(&found.uid()) && found.uid() != owner.user {
         std::os::unix::fs::lchown(path, Some(owner.user), Some(owner.group))?;
     }
     Ok(())
@@ -320,6 +322,27 @@ mod tests {
         assert_eq!(state.read_account("https://other.test").unwrap(), None);
         let found = state.read_account("https://ca.test").unwrap();
         assert_eq!(found.as_deref(), Some(&b"account"[..]));
+    }
+
+    #[test]
+    fn another_user_gets_what_the_former_one_had() {
+        if !rustix::process::geteuid().is_root() {
+            // Only root can give files away.
+            return;
+        }
+        let (_directory, state) = state();
+        let owner_of = |path: &Path| fs::metadata(path).unwrap().uid();
+        state.write_certificate("a.test", "chain", "key").unwrap();
+        let foreign = state.path().join("foreign");
+        fs::write(&foreign, "").unwrap();
+        std::os::unix::fs::chown(&foreign, Some(77_003), None).unwrap();
+        for user in [77_001, 77_002] {
+            let owner = Owner { user, group: user };
+            state.prepare(Some(owner)).unwrap();
+            let key = state.key_file("a.test");
+            assert_eq!((owner_of(state.path()), owner_of(&key)), (user, user));
+            assert_eq!(owner_of(&foreign), 77_003);
+        }
     }
 
     #[test]

@@ -177,8 +177,19 @@ impl<C> Registry<C> {
             .built
             .iter()
             .filter(|directive| directive.levels.contains(level));
-        Error::structure(key.pos.clone(), format!("unknown command: {name}"))
-            .did_you_mean(nearest(name, usable.map(|directive| directive.name)))
+        let error = Error::structure(key.pos.clone(), format!("unknown command: {name}"));
+        let alike = nearest(name, usable.map(|directive| directive.name));
+        match name {
+            _ if alike.is_some() => error.did_you_mean(alike),
+            // Too little indentation makes a path or a host a key of an outer level.
+            _ if name.starts_with('/') => {
+                error.with_hint("a path belongs under `paths`, and is indented further than it")
+            }
+            _ if name.contains([':', '*', '.']) => {
+                error.with_hint("a host belongs under `hosts`, and is indented further than it")
+            }
+            _ => error,
+        }
     }
 }
 

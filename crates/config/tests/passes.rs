@@ -161,6 +161,14 @@ fn errors_of_malformed_mappings_name_no_directive() {
             "[f:1] unknown command: quite-unheard-of (column 1)",
         ),
         (
+            "\"www.example.com:80\": {}",
+            "[f:1] unknown command: www.example.com:80 (column 1; a host belongs under `hosts`, and is indented further than it)",
+        ),
+        (
+            "/img: {}",
+            "[f:1] unknown command: /img (column 1; a path belongs under `paths`, and is indented further than it)",
+        ),
+        (
             "hosts: {h: {path: {}}}",
             "[f:1] unknown command: path (column 13; did you mean `paths`?)",
         ),

@@ -59,7 +59,10 @@ impl LoadedConfig {
             .iter()
             .filter_map(|check| check.check_as_running_user(user));
         let mut warnings: Vec<String> = amiss.map(|error| error.to_warning()).collect();
-        let acme = self.acme().filter(|acme| acme.loader.is_none());
+        // Before, root can still give the directory to the user.
+        let acme = self
+            .acme()
+            .filter(|acme| user.is_current && acme.loader.is_none());
         if let Some(acme) = acme.filter(|acme| !acme.state.is_writable()) {
             let (directory, user) = (acme.state.path().display(), user.name);
             warnings.push(format!(

@@ -59,8 +59,12 @@ pub(super) fn run(arguments: impl Iterator<Item = String>) -> Result<(), Failure
         let _ = child.wait();
         let _ = from_child.send(false);
     });
-    let is_closed = has_ended.recv().unwrap_or(false);
-    if is_closed {
+    // The command may put itself into the background and end before the pipe is closed; what PATH has is in use until then.
+    let mut has_child = true;
+    while has_ended.recv() == Ok(false) {
+        has_child = false;
+    }
+    if has_child {
         let _ = kill(pid, Signal::SIGTERM);
         while has_ended.recv() == Ok(true) {}
     }
