@@ -71,8 +71,8 @@ impl StateDirectory {
         self.0.join("certificates")
     }
 
-    /// Creates the state directory and the directories in it. What is new, or belongs to root or to the owner of the state directory,
-    /// who was the `user` of an earlier configuration, is given to `owner`.
+    /// Creates the state directory and the directories in it, and gives them to `owner`, with those of their files that belong to root
+    /// or to the former owner of the directory, who was the `user` of an earlier configuration.
     ///
     /// # Errors
     /// The message about the directory that cannot be created, for the user.
@@ -85,7 +85,6 @@ impl StateDirectory {
                 path.display()
             )
         };
-        let former = fs::symlink_metadata(&self.0).map_or(0, |found| found.uid());
         if let Some(parent) = self.0.parent() {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
             made.map_err(|error| failed(parent, &error))?;
@@ -107,17 +106,7 @@ impl StateDirectory {
                 Ok(()) | Err(_) => {}
             }
             if let Some(owner) = owner {
-                own(&directory, owner, former).map_err(|error| failed(&directory, &error))?;
-            }
-        }
-        if let Some(owner) = owner {
-            for directory in [self.0.clone(), self.certificates()] {
-                let entries =
-                    fs::read_dir(&directory).map_err(|error| failed(&directory, &error))?;
-                for entry in entries.flatten() {
-                    own(&entry.path(), owner, former)
-                        .map_err(|error| failed(&entry.path(), &error))?;
-                }
+                give(&directory, owner).map_err(|error| failed(&directory, &error))?;
             }
         }
         Ok(())
@@ -244,13 +233,26 @@ impl StateDirectory {
     }
 }
 
-/// Gives files that belong to root or to the user `former` to `owner`. Symbolic links are not followed, and files with a second hard link are
-/// left alone, because the owner could have made such links to files of others.
-fn own(path: &Path, owner: Owner, former: u32) -> io::Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    let is_ours = found.is_dir() || found.is_file() && found.nlink() == 1;
-    if is_ours && [0, former].contains(&found.uid()) && found.uid() != owner.user {
-        std::os::unix::fs::lchown(path, Some(owner.user), Some(owner.group))?;
+/// Gives a directory to `owner`, with the files in it that belong to root or to the former owner of the directory. Symbolic links
+/// are not followed, and files with a second hard link are left alone, because that owner could have made such links to files of
+/// others.
+fn give(directory: &Path, owner: Owner) -> io::Result<()> {
+    let former = fs::symlink_metadata(directory)?;
+    if !former.is_dir() {
+        return Ok(());
+    }
+    let own = |path: &Path, uid: u32| match uid == owner.user {
+        true => Ok(()),
+        false => std::os::unix::fs::lchown(path, Some(owner.user), Some(owner.group)),
+    };
+    own(directory, former.uid())?;
+    for entry in fs::read_dir(directory)?.flatten() {
+        let path = entry.path();
+        let found = fs::symlink_metadata(&path)?;
+        let is_ours = found.is_file() && found.nlink() == 1;
+        if is_ours && [0, former.uid()].contains(&found.uid()) {
+            own(&path, found.uid())?;
+        }
     }
     Ok(())
 }

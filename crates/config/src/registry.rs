@@ -179,7 +179,14 @@ impl<C> Registry<C> {
             .filter(|directive| directive.levels.contains(level));
         let error = Error::structure(key.pos.clone(), format!("unknown command: {name}"));
         let alike = nearest(name, usable.map(|directive| directive.name));
+        let is_directive = |text: &str| self.built.iter().any(|directive| directive.name == text);
         match name {
+            _ if name
+                .split_once(':')
+                .is_some_and(|(start, _)| is_directive(start)) =>
+            {
+                error.with_hint("a blank must follow the colon after a directive")
+            }
             _ if alike.is_some() => error.did_you_mean(alike),
             // Too little indentation makes a path or a host a key of an outer level.
             _ if name.starts_with('/') => {

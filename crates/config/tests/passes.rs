@@ -165,6 +165,10 @@ fn errors_of_malformed_mappings_name_no_directive() {
             "[f:1] unknown command: www.example.com:80 (column 1; a host belongs under `hosts`, and is indented further than it)",
         ),
         (
+            "user:a: {}",
+            "[f:1] unknown command: user:a (column 1; a blank must follow the colon after a directive)",
+        ),
+        (
             "/img: {}",
             "[f:1] unknown command: /img (column 1; a path belongs under `paths`, and is indented further than it)",
         ),

@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 
 use crate::parent::Parent;
 use crate::run;
-use crate::{DEFAULT_CONFIG, Failure};
+use crate::{DEFAULT_CONFIG, Failure, INSTALLED_CONFIG};
 
 const NAME: &str = "(no configuration)";
 /// How many port numbers the search for a free port tries.
@@ -102,8 +102,13 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         ),
         Err(failure) => format!("\nHTTPS is off: {}.", failure.text()),
     };
+    let installed = if Path::new(INSTALLED_CONFIG).exists() {
+        format!("; `-c {INSTALLED_CONFIG}` serves that of the installation")
+    } else {
+        String::new()
+    };
     let greeting = format!(
-        "There is no configuration ({DEFAULT_CONFIG}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nIf started by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
+        "There is no configuration ({DEFAULT_CONFIG}{installed}), so this directory is served, hidden files included, to everybody who can reach this machine:\n  {}\n\n  http://localhost:{http}/{}\n{tls}\nIf started by root, the server runs as `nobody`, who must be allowed to read the directory.\nCtrl-C ends the server. `h2o -h` lists the options.\n",
         directory.display(),
         moved(http, 8080),
     );

@@ -41,7 +41,9 @@ impl RunningServer<'_> {
         count.fetch_add(1, Relaxed);
         let messages = result?;
         for warning in &messages {
-            report!(warning, "{warning}");
+            // The messages of a configuration begin with their level already.
+            let text = warning.strip_prefix("[warning] ").unwrap_or(warning);
+            report!(warning, "{text}");
         }
         let done = format!("reloaded the configuration: {}", self.config);
         report!(notice, "{done}");

@@ -123,10 +123,11 @@ pub(super) fn connection_options(fields: &[(String, Vec<u8>)]) -> Vec<String> {
 
 /// Whether a field is for the client, not for the proxy. Fields that are known to be end-to-end are kept even if `connection` names them.
 pub(super) fn is_end_to_end(name: &str, options: &[String]) -> bool {
-    const OF_HOP: [&str; 7] = [
+    const OF_HOP: [&str; 8] = [
         "connection",
         "keep-alive",
         "proxy-connection",
+        "te",
         "transfer-encoding",
         "upgrade",
         "datagram-flow-id",
