@@ -479,8 +479,7 @@ http2-idle-timeout: 1
 hosts:
   default:
     paths:
-      /: {{ proxy.reverse.url: '{0}' }}
-      /silent: {{ proxy.reverse.url: '{0}silent', client-min-rate: 0 }}
+      /: {{ proxy.reverse.url: '{0}', client-min-rate: 0 }}
 ",
         backend.url("/")
     ))

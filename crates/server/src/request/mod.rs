@@ -194,14 +194,13 @@ impl Requests {
     }
 
     /// Whether a handler, or the source of a response's body, can continue without the client. A request that waits for its
-    /// body does not count, unless its response has begun or the configuration allows its client to be silent (`client-min-rate: 0`):
-    /// in a stream of messages in both directions, such as a call of gRPC, either side may pause.
+    /// body does not count, unless the configuration allows its client to be silent (`client-min-rate: 0`): in a stream of messages in
+    /// both directions, such as a call of gRPC, either side may pause.
     pub(crate) fn waits_for_handlers(&self) -> bool {
         self.slots.count(Mark::Waiting) > 0
             && self.slots.iter().any(|slot| {
                 let is_starved = || {
                     slot.is(Mark::Streaming)
-                        && !matches!(slot.phase, Phase::Sending(_))
                         && (slot.upload.as_ref()).is_some_and(|upload| upload.is_starved())
                         && !slot.may_be_silent()
                 };
