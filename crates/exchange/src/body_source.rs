@@ -59,6 +59,13 @@ pub trait BodySource {
         Trailers::None
     }
 
+    /// Whether the whole body was returned already, although [`BodySource::poll_next`] does not report the end yet: the source still
+    /// passes the request's body on. Called by engines whose clients cannot tell the end by an announced length. A source that wraps
+    /// another one without changing its bytes must forward this call.
+    fn is_complete(&self) -> bool {
+        false
+    }
+
     /// Called while the client takes no data. The source may read ahead and buffer, within its own limits, so that a
     /// slow client does not occupy a backend. Wakes the caller when another call can make progress. A source that wraps
     /// another one must forward this call.

@@ -130,6 +130,10 @@ impl BodySource for TimedBody {
         self.body.retained()
     }
 
+    fn is_complete(&self) -> bool {
+        self.body.is_complete()
+    }
+
     fn trailers(&mut self) -> Trailers {
         let mut fields = match self.body.trailers() {
             Trailers::Unknown => return Trailers::Unknown,

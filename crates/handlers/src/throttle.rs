@@ -166,6 +166,10 @@ impl BodySource for ThrottledBody {
         self.source.trailers()
     }
 
+    fn is_complete(&self) -> bool {
+        self.source.is_complete()
+    }
+
     fn poll_ahead(&mut self, context: &mut Context<'_>) {
         self.source.poll_ahead(context);
     }

@@ -269,6 +269,12 @@ impl<S: Origin> BodySource for ReadAhead<S> {
         }
     }
 
+    fn is_complete(&self) -> bool {
+        let is_empty = |backlog: &Backlog| backlog.spool.is_empty() && backlog.end.is_none();
+        self.backlog.as_deref().is_none_or(is_empty)
+            && self.origin.as_ref().is_some_and(BodySource::is_complete)
+    }
+
     fn poll_ahead(&mut self, context: &mut Context<'_>) {
         for _ in 0..READS_PER_TURN {
             if self.poll_piece(context).is_pending() {

@@ -147,7 +147,7 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
             "200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n",
             200,
             "early",
-            false,
+            true,
         ),
     ] {
         for settings in ["", "proxy.max-buffer-size: 100000"] {
@@ -214,7 +214,7 @@ fn a_client_of_http1_uploads_all_to_a_backend_that_has_answered_and_reads_on() {
         ("204 No Content\r\n\r\n", ""),
         (
             "200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n",
-            "5\r\nearly",
+            "5\r\nearly\r\n0\r\n\r\n",
         ),
     ] {
         for settings in ["", "proxy.max-buffer-size: 100000"] {

@@ -110,6 +110,17 @@ impl Content {
                 }
                 if piece.is_empty() {
                     piece = match source.poll_next(task, max.max(1)) {
+                        Poll::Pending if self.left.is_none() && source.is_complete() => {
+                            // The client learns the end of the body at once. The source may still have work: to pass the rest of
+                            // the request's body on.
+                            let trailers = match source.trailers() {
+                                Trailers::Fields(trailers) => Some(trailers),
+                                Trailers::None | Trailers::Unknown => None,
+                            };
+                            streams.finish(turn, id, trailers);
+                            self.left = Some(0);
+                            return Ok(self.moved(0, !S::RULES.ends_with_source));
+                        }
                         Poll::Pending => return Ok(PullResult::Waiting),
                         Poll::Ready(Some(piece)) => piece?,
                         Poll::Ready(None) if self.left.is_some_and(|left| left > 0) => {

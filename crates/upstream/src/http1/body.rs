@@ -219,6 +219,10 @@ impl BodySource for ContentSource {
         }
     }
 
+    fn is_complete(&self) -> bool {
+        self.ready.is_empty() && matches!(self.rest, BodyRemainder::Nothing { .. })
+    }
+
     fn retained(&self) -> usize {
         let upload = self
             .exchange
