@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{Headers, Known, Method, Name, RequestHead, escape, has_break};
+use crate::{Field, Headers, Known, Method, Name, RequestHead, escape, has_break};
 
 use super::Pseudo;
 
@@ -14,7 +14,7 @@ pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8]))
     // If the headers are available in HTTP/1 form, no value has a line end or NUL.
     let may_break = headers.wire().is_none();
     for field in headers.iter() {
-        if is_connection_specific(field.name) {
+        if is_connection_specific(field.name) || is_wrong_te(&field) {
             continue;
         }
         if may_break && has_break(field.value) {
@@ -49,6 +49,12 @@ const fn is_connection_specific(name: Name<'_>) -> bool {
                 | Known::Upgrade
         )
     )
+}
+
+/// Whether HTTP/2 and HTTP/3 forbid this field `te` for its value; a script or a rule may have set it.
+#[inline]
+fn is_wrong_te(field: &Field<'_>) -> bool {
+    field.name == Name::Known(Known::Te) && field.value != b"trailers"
 }
 
 /// The protocol that a request asks for by extended CONNECT (RFC 8441 §4, RFC 9220 §3).
@@ -167,6 +173,7 @@ mod tests {
             Known::Http2Settings,
             Known::KeepAlive,
             Known::ProxyConnection,
+            Known::Te,
             Known::TransferEncoding,
             Known::Upgrade,
         ] {
