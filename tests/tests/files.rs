@@ -24,7 +24,7 @@ hosts:
         file.etag: OFF
       /home:
         file.dir: @DIR@/www
-        file.index: [ none.html, hello.txt ]
+        file.index: [ none.html, /hello.txt ]
       /no-index:
         file.dir: @DIR@/www
         file.index: []

@@ -73,16 +73,23 @@ pub(super) const INDEX: Directive<Scope> = Directive {
     value: "[NAME, ...]",
     default: "[index.html, index.htm, index.txt]",
     help: "Names of the files that answer for a directory, in the order they are tried. With an empty sequence \
-           there are none: a directory is answered with 403, unless `file.dirlisting` is `ON`.",
+           there are none: a directory is treated like a file that does not exist, unless `file.dirlisting` is `ON`.",
     apply: |scope, command| {
         let names = command.node.sequence()?.iter().map(|node| {
             let name = node
                 .as_str()
                 .ok_or_else(|| command.error("argument must be a sequence of scalars"))?;
+            // Slashes at its beginning mean nothing, as the name is below the directory.
+            let name = name.trim_start_matches('/');
             if name.is_empty() {
                 return Err(node.error("the name of an index file cannot be empty"));
             }
-            file_name(node)
+            if name.split('/').any(|part| part == "..") {
+                return Err(
+                    node.error("the name of an index file cannot lead out of its directory")
+                );
+            }
+            file_name(node).map(|_| name.as_bytes().into())
         });
         scope.edit::<FileSettings>().index = names.collect::<Result<_, _>>()?;
         Ok(())
@@ -172,6 +179,9 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
 /// Reads a file name from a node of the configuration.
 pub(super) fn file_name(node: &Node) -> Result<Box<[u8]>, Error> {
     let name = node.scalar()?;
+    if name.is_empty() {
+        return Err(node.error("a file name cannot be empty"));
+    }
     if name.contains('\0') {
         return Err(node.error("a file name cannot contain NUL"));
     }

@@ -8,6 +8,8 @@ fn values_are_checked() {
     let cases = [
         ("file.dir: [a]", "argument cannot be a sequence"),
         ("file.dir: \"a\\0b\"", "a file name cannot contain NUL"),
+        ("file.dir:", "a file name cannot be empty"),
+        ("file.file: ''", "a file name cannot be empty"),
         ("file.file: {a: b}", "argument cannot be a mapping"),
         ("file.index: a", "argument cannot be a scalar"),
         (
@@ -17,6 +19,14 @@ fn values_are_checked() {
         (
             "file.index: ['']",
             "the name of an index file cannot be empty",
+        ),
+        (
+            "file.index: [/]",
+            "the name of an index file cannot be empty",
+        ),
+        (
+            "file.index: [a/../../b]",
+            "the name of an index file cannot lead out of its directory",
         ),
         ("file.dirlisting: YES", "argument must be one of: OFF,ON"),
         (
