@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2o_config::{Command, Directive, Kinds, Levels, Pass};
+use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
     BodyUse, Counter, EarlyReroute, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed,
     Scope,
@@ -35,7 +35,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
     help: "Serves the files of a directory. If a file does not exist there, the next handler of the path is tried, so \
            directories can be stacked. A relative name is relative to the working directory of the server.",
     apply: |scope, command| {
-        let name = file_name(command.node)?;
+        let name = some_file_name(command.node)?;
         let service = Service::directory(scope, &name);
         let need = PathNeed::Directory {
             is_listed: service.settings.listing,
@@ -56,13 +56,21 @@ pub(super) const FILE: Directive<Scope> = Directive {
     default: "none",
     help: "Serves one file for everything below the path. If it does not exist, the next handler of the path is tried.",
     apply: |scope, command| {
-        let name = file_name(command.node)?;
+        let name = some_file_name(command.node)?;
         let service = Service::file(scope, &name);
         check_later(scope, command, &name, PathNeed::File);
         scope.handlers.push(Box::new(FileHandler(service)));
         Ok(())
     },
 };
+
+/// Reads the name of a file or directory, which may not be empty: the root of the file system would be served.
+fn some_file_name(node: &Node) -> Result<Box<[u8]>, Error> {
+    if node.as_str() == Some("") {
+        return Err(node.error("a file name cannot be empty"));
+    }
+    file_name(node)
+}
 
 fn check_later(scope: &mut Scope, command: &Command<'_>, name: &[u8], need: PathNeed) {
     let path = Path::new(OsStr::from_bytes(name));

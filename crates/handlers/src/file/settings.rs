@@ -179,9 +179,6 @@ pub(super) const IO_URING: Directive<Scope> = Directive {
 /// Reads a file name from a node of the configuration.
 pub(super) fn file_name(node: &Node) -> Result<Box<[u8]>, Error> {
     let name = node.scalar()?;
-    if name.is_empty() {
-        return Err(node.error("a file name cannot be empty"));
-    }
     if name.contains('\0') {
         return Err(node.error("a file name cannot contain NUL"));
     }
