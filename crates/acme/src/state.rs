@@ -241,9 +241,11 @@ fn give(directory: &Path, owner: Owner) -> io::Result<()> {
     if !former.is_dir() {
         return Ok(());
     }
-    let own = |path: &Path, uid: u32| match uid == owner.user {
-        true => Ok(()),
-        false => std::os::unix::fs::lchown(path, Some(owner.user), Some(owner.group)),
+    let own = |path: &Path, uid: u32| {
+        if uid == owner.user {
+            return Ok(());
+        }
+        std::os::unix::fs::lchown(path, Some(owner.user), Some(owner.group))
     };
     own(directory, former.uid())?;
     for entry in fs::read_dir(directory)?.flatten() {

@@ -46,7 +46,13 @@ impl Source for BuiltIn {
 }
 
 /// The words that name a command if the command line begins with them.
-const COMMANDS: [&str; 4] = ["reload", "top", "compress", "mruby"];
+const COMMANDS: &[&str] = &[
+    "reload",
+    "top",
+    "compress",
+    #[cfg(feature = "mruby")]
+    "mruby",
+];
 
 /// Serves the current directory.
 ///
@@ -54,7 +60,7 @@ const COMMANDS: [&str; 4] = ["reload", "top", "compress", "mruby"];
 pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure> {
     if let Some(word) = stray {
         let is_file = word.contains(['.', '/']);
-        let hint = match nearest(word, COMMANDS.into_iter()).filter(|_| !is_file) {
+        let hint = match nearest(word, COMMANDS.iter().copied()).filter(|_| !is_file) {
             Some(command) => format!("did you mean `h2o {command}`?"),
             None if is_file => format!("did you mean `-c {word}`?"),
             None => format!("the commands are {}", COMMANDS.join(", ")),

@@ -105,9 +105,8 @@ fn send_rest(client: &mut Http2, mut content: &[u8]) {
     }
 }
 
-/// Sends the beginning of an upload, waits for the response, and sends the rest. `ends` says whether to wait for the end of the response,
-/// or only for its head and content.
-fn upload(server: &Server, status: u16, body: &str, ends: bool, open: &Sender<()>) -> Http2 {
+/// Sends the beginning of an upload, waits for the end of the response, and sends the rest.
+fn upload(server: &Server, status: u16, body: &str, open: &Sender<()>) -> Http2 {
     let content = pattern(600_000);
     let (first, rest) = content.split_at(10_000);
     let mut client = Http2::open(server.port(), &[]);
@@ -117,12 +116,7 @@ fn upload(server: &Server, status: u16, body: &str, ends: bool, open: &Sender<()
     ]);
     client.read_until("the answer", |client| {
         let answer = client.answer(1);
-        answer.body.len() == body.len()
-            && if ends {
-                answer.is_ended
-            } else {
-                !answer.fields.is_empty()
-            }
+        answer.body.len() == body.len() && answer.is_ended
     });
     assert_eq!(client.answer(1).status(), status);
     assert_eq!(client.answer(1).text(), body);
@@ -134,20 +128,14 @@ fn upload(server: &Server, status: u16, body: &str, ends: bool, open: &Sender<()
 #[test]
 fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
     let content = pattern(600_000);
-    for (answer, status, body, ends) in [
-        (
-            "200 OK\r\ncontent-length: 5\r\n\r\nearly",
-            200,
-            "early",
-            true,
-        ),
-        ("200 OK\r\ncontent-length: 0\r\n\r\n", 200, "", true),
-        ("204 No Content\r\n\r\n", 204, "", true),
+    for (answer, status, body) in [
+        ("200 OK\r\ncontent-length: 5\r\n\r\nearly", 200, "early"),
+        ("200 OK\r\ncontent-length: 0\r\n\r\n", 200, ""),
+        ("204 No Content\r\n\r\n", 204, ""),
         (
             "200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n0\r\n\r\n",
             200,
             "early",
-            true,
         ),
     ] {
         for settings in ["", "proxy.max-buffer-size: 100000"] {
@@ -156,7 +144,7 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
             let whole = format!("HTTP/1.1 {answer}");
             let backend = over_http1(whole, pass, read);
             let server = proxy(&format!("{PATIENT}\n{settings}"), &backend);
-            let mut client = upload(&server, status, body, ends, &open);
+            let mut client = upload(&server, status, body, &open);
             let seen = seen.recv().ok().flatten();
             assert!(seen.is_some_and(|seen| seen == content), "{answer}");
             client.read_until("the end of the response", |client| {
@@ -175,7 +163,7 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
         } else {
             (200, "early")
         };
-        let client = upload(&server, status, body, true, &open);
+        let client = upload(&server, status, body, &open);
         let seen = seen.recv().ok().flatten();
         assert!(seen.is_some_and(|seen| seen == content), "{is_bodyless}");
         assert_eq!(client.answer(1).reset, None, "{}", client.story());

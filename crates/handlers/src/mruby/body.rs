@@ -246,17 +246,19 @@ impl BodySource for ScriptBody {
 impl Drop for ScriptBody {
     fn drop(&mut self) {
         self.request.end();
-        let writer = {
+        let (writer, goes_on) = {
             let mut queue = self.sink.0.borrow_mut();
-            queue.is_closed = queue.discards_until.is_none();
+            let goes_on = queue.discards_until.is_some();
+            queue.is_closed = !goes_on;
             queue.chunks.clear();
             queue.len = 0;
-            queue.writer.take()
+            (queue.writer.take(), goes_on)
         };
         if let Some(ticket) = writer {
             self.resume_writer(ticket);
         }
-        if !self.sink.0.borrow().is_closed {
+        if goes_on {
+            // The script's strand calls `close` when `each` has returned.
             return;
         }
         let is_called = std::mem::replace(&mut self.sink.0.borrow_mut().is_close_called, true);

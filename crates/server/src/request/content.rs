@@ -4,6 +4,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyError, BodySource, FileReader, Trailers};
+use h2o_http::Headers;
 
 use super::{SlotId, Streams};
 use crate::flow::Turn;
@@ -113,11 +114,7 @@ impl Content {
                         Poll::Pending if self.left.is_none() && source.is_complete() => {
                             // The client learns the end of the body at once. The source may still have work: to pass the rest of
                             // the request's body on.
-                            let trailers = match source.trailers() {
-                                Trailers::Fields(trailers) => Some(trailers),
-                                Trailers::None | Trailers::Unknown => None,
-                            };
-                            streams.finish(turn, id, trailers);
+                            streams.finish(turn, id, last_trailers(&mut **source));
                             self.left = Some(0);
                             return Ok(self.moved(0, !S::RULES.ends_with_source));
                         }
@@ -127,11 +124,7 @@ impl Content {
                             return Err(wrong_length("shorter"));
                         }
                         Poll::Ready(None) => {
-                            let trailers = match source.trailers() {
-                                Trailers::Fields(trailers) => Some(trailers),
-                                Trailers::None | Trailers::Unknown => None,
-                            };
-                            streams.finish(turn, id, trailers);
+                            streams.finish(turn, id, last_trailers(&mut **source));
                             self.source = Source::Bytes(Bytes::new());
                             return Ok(self.moved(0, true));
                         }
@@ -175,6 +168,14 @@ impl Content {
             *left = left.saturating_sub(len as u64);
         }
         PullResult::Data { len, is_end }
+    }
+}
+
+/// The trailers of a body that has ended.
+fn last_trailers(source: &mut dyn BodySource) -> Option<Headers> {
+    match source.trailers() {
+        Trailers::Fields(trailers) => Some(trailers),
+        Trailers::None | Trailers::Unknown => None,
     }
 }
 

@@ -68,7 +68,7 @@ fn change_target(
     exchange: &mut Exchange,
     order: &mut Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
-    // Set first, so that an error document that cannot be fetched also leaves the response the status that it had.
+    // Set first, so that an error document whose URL leads nowhere also leaves the response the status that it had.
     let stands_in = order.restore.is_some();
     if stands_in {
         exchange.restore = order.restore.take();

@@ -18,7 +18,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "SECONDS",
         "10",
         "How long a connection without traffic is kept open while no stream waits for the server: the connection has no streams, or its \
-         client keeps the flow-control windows closed.",
+         client keeps the flow-control windows closed, or owes the rest of a request body and may not be silent (`client-min-rate`).",
         |scope, command| {
             settings(scope).http2.idle_timeout = seconds(command.node)?;
             Ok(())

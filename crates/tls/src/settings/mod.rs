@@ -138,7 +138,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
         Kinds::SCALAR,
         "FILE",
         "clients need no certificate",
-        "Clients must present a certificate signed by one of these authorities (PEM); the handshake fails otherwise.",
+        "Clients must present a certificate (PEM) that the file contains or that one of its authorities has signed; the handshake fails otherwise.",
     ),
     Attribute::optional(
         "ocsp-update-interval",

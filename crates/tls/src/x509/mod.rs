@@ -1,4 +1,4 @@
-//! Parses X.509 certificates (RFC 5280) and OCSP responses.
+//! Parses X.509 certificates (RFC 5280) and OCSP responses, and verifies the signatures made with their keys.
 
 mod certificate;
 mod der;
