@@ -335,11 +335,12 @@ fn requests_end_with_the_configuration_that_they_began_with() {
             &format!("      /: {{ proxy.reverse.url: '{}' }}\n", backend.url("/")),
         )
     };
-    let mut server = Setup::new(&proxy("header.set: 'X-A: one'")).start();
+    let mut server = Setup::new(&proxy("header.set: 'X-A: one'\nserver-name: one")).start();
     let mut slow = server.connect();
     slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
     backend.wait_for("/slow");
-    server.write_config(&site("header.set: 'X-A: two'", &redirect("/", "gone")));
+    let next = "header.set: 'X-A: two'\nserver-name: two";
+    server.write_config(&site(next, &redirect("/", "gone")));
     server.reload();
     assert_eq!(status_number(&server, "reloads.retiring"), 1);
     release
@@ -347,6 +348,7 @@ fn requests_end_with_the_configuration_that_they_began_with() {
         .expect("the backend still waits for the signal of the test");
     let response = slow.read_response("GET");
     assert_eq!((response.code(), response.field("x-a")), (200, Some("one")));
+    assert_eq!(response.field("server"), Some("one"));
     assert_eq!(ask(&mut slow, "/"), "302 /gone/");
     wait_for_retiring(&server, 0);
     // Paths of the current configuration do not use this backend, so the server closes its connections to it.

@@ -81,6 +81,9 @@ pub struct Exchange {
     pub mime: Option<MimeHint>,
     /// The script file of the request. Only set while `file.custom-handler` runs a handler for that file.
     pub script: Option<ScriptPath>,
+    /// The value of `error-log.emit-request-errors` of the `file.custom-handler` that has taken the request; `None`: that
+    /// of the path counts.
+    pub emit_request_errors: Option<bool>,
     /// Index of the handler that is running or ran last, among the handlers of the path.
     pub handler: usize,
     /// Set if the request was made by a handler of this server, not by a client.
@@ -194,6 +197,7 @@ impl Exchange {
             restore: None,
             mime: None,
             script: None,
+            emit_request_errors: None,
             handler: 0,
             sub_request: None,
             spare: Headers::new(),
@@ -279,6 +283,7 @@ impl Exchange {
         self.restore = None;
         self.mime = None;
         self.script = None;
+        self.emit_request_errors = None;
         self.sub_request = None;
     }
 
@@ -404,9 +409,16 @@ impl Exchange {
         let sink = self.sub_request.as_ref();
         if let Some(sink) = sink.and_then(|request| request.on_error.as_ref()) {
             sink(line);
-        } else if self.site.path(self.route).emit_request_errors {
+        } else if self.emits_request_errors() {
             h2o_log::report!(error, "{line}");
         }
+    }
+
+    /// Whether errors of this request go to the error log (`error-log.emit-request-errors`).
+    #[must_use]
+    pub fn emits_request_errors(&self) -> bool {
+        self.emit_request_errors
+            .unwrap_or_else(|| self.site.path(self.route).emit_request_errors)
     }
 
     /// Records a line that a script has written for the error log: like [`Exchange::note_error`], without a label.
@@ -419,7 +431,7 @@ impl Exchange {
     /// number of lines in the error log.
     pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {
         let start = self.describe_error(label, message);
-        if self.site.path(self.route).emit_request_errors
+        if self.emits_request_errors()
             && let Some(held_back) = limit.admit()
         {
             h2o_log::report!(error, "{}{held_back}", &self.errors[start..]);

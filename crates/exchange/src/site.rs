@@ -21,6 +21,8 @@ pub struct Site {
     pub nowhere: Host,
     /// Limits on the number of internal redirects that a request may make.
     pub reroute_limits: RerouteLimits,
+    /// The value of the `server` field of responses; `None` if the server adds no such field.
+    pub server_field: Option<Box<[u8]>>,
 }
 
 /// Limits on the number of internal redirects that a request may make.
@@ -53,6 +55,7 @@ impl Default for Site {
             shared: SettingsMap::default(),
             nowhere,
             reroute_limits: RerouteLimits::default(),
+            server_field: None,
         }
     }
 }

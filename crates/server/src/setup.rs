@@ -25,7 +25,6 @@ pub(crate) struct Setup {
     pub(crate) sends_informational: bool,
     /// Whether `send-informational` allows informational responses over HTTP/1.1 as well.
     pub(crate) informs_http1: bool,
-    server_field: Option<Arc<str>>,
     pub(crate) handshake_timeout: Duration,
     /// `temp-buffer-threshold`, in bytes.
     pub(crate) temp_buffer_threshold: u64,
@@ -54,17 +53,10 @@ impl Setup {
             http3: settings.http3.clone(),
             sends_informational: settings.send_informational != SendInformational::None,
             informs_http1: settings.send_informational == SendInformational::All,
-            server_field: settings.server_field(),
             handshake_timeout: settings.handshake_timeout,
             temp_buffer_threshold: settings.temp_buffer_threshold.unwrap_or(u64::MAX),
             temp_buffer_max_size: settings.temp_buffer_max_size,
             budget: settings.budget,
         }
-    }
-
-    /// The value of the `server` field of responses, if they have one.
-    #[inline]
-    pub(crate) fn server_field(&self) -> Option<&[u8]> {
-        self.server_field.as_deref().map(str::as_bytes)
     }
 }

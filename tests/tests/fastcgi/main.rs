@@ -6,7 +6,7 @@ mod kit;
 
 use h2o_tests::{Backend, Raw, Response, Server, Setup, curl};
 
-use kit::{Received, STDERR, STDOUT, ask, body, end, record, recorder, response};
+use kit::{Received, STDERR, STDOUT, application, ask, body, end, record, recorder, response};
 
 fn start(backend: &Backend, settings: &str) -> Server {
     let port = backend.port();
@@ -490,4 +490,43 @@ fn the_content_comes_along_where_an_application_names_another_resource() {
         let response = ask(&server, "/app/first", &[version, "--data", "content"]);
         assert_eq!(body(&response), "POST content", "{version}: {response}");
     }
+}
+
+/// Errors of applications that `file.custom-handler` runs: its mapping, not the path, says whether they go to the error log.
+#[test]
+fn a_custom_handler_says_whether_errors_go_to_the_error_log() {
+    let backend = application(|request| {
+        let warning = format!("warning: {}\n", request.value("SCRIPT_NAME"));
+        [record(STDERR, warning.as_bytes()), response("\nabc")].concat()
+    });
+    let port = backend.port();
+    let config = format!(
+        "
+listen: @PORT@
+access-log: {{ path: @DIR@/access.log, format: '%U%{{error}}x' }}
+hosts:
+  default:
+    paths:
+      /quiet:
+        file.dir: @DIR@/www
+        file.custom-handler:
+          extension: .php
+          error-log.emit-request-errors: OFF
+          fastcgi.connect: {port}
+      /loud:
+        error-log.emit-request-errors: OFF
+        file.dir: @DIR@/www
+        file.custom-handler:
+          extension: .php
+          error-log.emit-request-errors: ON
+          fastcgi.connect: {port}
+"
+    );
+    let server = Setup::new(&config).file("www/t.php", "").start();
+    for target in ["/quiet/t.php", "/loud/t.php"] {
+        assert_eq!(body(&ask(&server, target, &[])), "abc");
+    }
+    server.wait_for_message("warning: /loud/t.php");
+    assert!(!server.messages().contains("warning: /quiet/t.php"));
+    server.read_until("access.log", "warning: /quiet/t.php");
 }

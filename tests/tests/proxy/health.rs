@@ -545,10 +545,12 @@ fn no_request_is_lost_with_a_backend_that_is_killed_and_comes_back() {
 }
 
 #[test]
-fn without_checks_no_more_requests_are_lost_than_there_are_connections() {
+fn without_checks_each_client_loses_at_most_two_requests() {
     let settings = "proxy.timeout.keepalive: 0";
     let lost = lost(settings, ";", &["--h1", "-c", "24"], false);
-    assert!((1..=24).contains(&lost), "{lost}");
+    // The kernel may close the connections of a killed process before its listening socket. A client whose connection was closed first then
+    // loses a second request, which the kernel had still accepted for the dead process.
+    assert!((1..=2 * 24).contains(&lost), "{lost}");
 }
 
 #[test]

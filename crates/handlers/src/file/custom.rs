@@ -14,6 +14,8 @@ pub(super) struct CustomHandler {
     handler: Box<dyn Handler>,
     /// The `setenv` and `unsetenv` commands in the mapping of the directive. They run after the commands of the path.
     env: EnvCommands,
+    /// The value of `error-log.emit-request-errors`, which the mapping of the directive may have too.
+    emit_request_errors: bool,
 }
 
 impl CustomHandler {
@@ -21,9 +23,13 @@ impl CustomHandler {
     pub(super) fn on_request(&self, exchange: &mut Exchange, script: ScriptPath) -> Outcome {
         self.env.apply(exchange);
         exchange.script = Some(script);
+        exchange.emit_request_errors = Some(self.emit_request_errors);
         let outcome = self.handler.on_request(exchange);
         // The script path is for this handler only, not for the handlers that are tried after it.
         exchange.script = None;
+        if matches!(outcome, Outcome::Declined) {
+            exchange.emit_request_errors = None;
+        }
         outcome
     }
 }
@@ -78,6 +84,7 @@ fn custom_handler(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error>
         Ok(CustomHandler {
             handler,
             env: std::mem::take(&mut scope.env),
+            emit_request_errors: scope.emit_request_errors,
         })
     })?;
     let customs = &mut scope.edit::<FileSettings>().custom;

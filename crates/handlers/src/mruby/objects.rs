@@ -42,7 +42,7 @@ impl RequestState {
             hints: RefCell::default(),
             lines: RefCell::default(),
             waker: RefCell::default(),
-            emits_errors: exchange.site.path(exchange.route).emit_request_errors,
+            emits_errors: exchange.emits_request_errors(),
             refuses_hints: Cell::new(false),
             call: Call::default(),
             this: Weak::clone(this),

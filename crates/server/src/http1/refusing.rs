@@ -48,7 +48,7 @@ impl Http1 {
     fn refuse_with(&mut self, turn: &mut Turn<'_>, answer: Answer) -> Flow {
         self.streams.engine.error_response(
             answer,
-            turn.connection.listener.setup.server_field(),
+            turn.connection.listener.setup.site.server_field.as_deref(),
             Some(&turn.context.worker.clock.date()),
             &mut turn.out,
         );

@@ -261,7 +261,7 @@ impl Streams for Http1Streams {
             reason: response.reason.as_deref(),
             headers: &response.headers,
             length: response.length,
-            server: turn.connection.listener.setup.server_field(),
+            server: exchange.site.server_field.as_deref(),
         };
         self.mode = self.engine.respond(&head, &mut turn.out, turn.now);
         let head_len = turn.out.len() - had;

@@ -47,7 +47,7 @@ impl Http1 {
     pub(super) fn upgrade(&mut self, turn: &mut Turn<'_>, exchange: ExchangeRef) -> Flow {
         turn.out
             .extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n");
-        if let Some(server) = turn.connection.listener.setup.server_field() {
+        if let Some(server) = &exchange.borrow().site.server_field {
             turn.out.extend_from_slice(b"Server: ");
             turn.out.extend_from_slice(server);
             turn.out.extend_from_slice(b"\r\n");

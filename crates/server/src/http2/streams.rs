@@ -90,7 +90,7 @@ impl Streams for ServerConnection {
             reason: None,
             headers: &response.headers,
             length: response.length,
-            server: turn.connection.listener.setup.server_field(),
+            server: exchange.site.server_field.as_deref(),
         };
         let head_len = self.respond(stream, &head, !shape.has_body, &mut turn.out);
         let body_len = match &response.body {

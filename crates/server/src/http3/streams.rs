@@ -540,7 +540,7 @@ impl Streams for Http3Streams {
         &mut self,
         turn: &mut Turn<'_>,
         id: SlotId,
-        _exchange: &Exchange,
+        exchange: &Exchange,
         response: &mut Response,
         shape: ResponseShape,
     ) -> HeadSent {
@@ -553,7 +553,7 @@ impl Streams for Http3Streams {
             reason: None,
             headers: &response.headers,
             length: response.length,
-            server: turn.connection.listener.setup.server_field(),
+            server: exchange.site.server_field.as_deref(),
         };
         let content = match &response.body {
             _ if !shape.has_body => None,

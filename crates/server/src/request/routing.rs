@@ -59,6 +59,7 @@ pub(crate) fn route_unparsed(exchange: &mut Exchange, served: &HostTable) {
 pub(crate) fn set_route(exchange: &mut Exchange, route: Route) {
     exchange.route = route;
     exchange.has_passed_guards = false;
+    exchange.emit_request_errors = None;
     let path = exchange.site.path(route);
     if path.env.is_some() || path.pattern.is_some() {
         apply_env(exchange);

@@ -176,6 +176,7 @@ pub(crate) fn load_next(
     let running = scope.running.take();
     let mut site = Site {
         reroute_limits: *scope.settings.get(),
+        server_field: scope.settings.get::<ServerSettings>().server_field(),
         hosts: scope.hosts,
         settings: scope.settings,
         shared: scope.shared,

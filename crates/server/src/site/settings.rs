@@ -145,12 +145,10 @@ impl ServerSettings {
 
     /// Value of the `server` field of responses; `None` if it is not sent.
     #[must_use]
-    pub fn server_field(&self) -> Option<Arc<str>> {
-        let name = self
-            .server_name
-            .clone()
-            .unwrap_or_else(|| concat!("h2o/", env!("CARGO_PKG_VERSION")).into());
-        (self.send_server_name && !name.is_empty()).then_some(name)
+    pub(super) fn server_field(&self) -> Option<Box<[u8]>> {
+        let name = self.server_name.as_deref();
+        let name = name.unwrap_or(concat!("h2o/", env!("CARGO_PKG_VERSION")));
+        (self.send_server_name && !name.is_empty()).then(|| name.as_bytes().into())
     }
 }
 
