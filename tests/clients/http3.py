@@ -18,7 +18,7 @@ from aioquic.buffer import encode_uint_var
 from aioquic.h3.events import DataReceived, DatagramReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamReset
+from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamDataReceived, StreamReset
 from aioquic.quic.packet import QuicProtocolVersion
 
 PORT = int(sys.argv[2])
@@ -60,6 +60,8 @@ class Client(QuicConnectionProtocol):
         self.handshake = None
         self.goaways = []
         self.datagrams = []
+        # The stream of each piece of a response, in the order in which the pieces came.
+        self.pieces = []
         self.news = asyncio.Event()
 
     def quic_event_received(self, event):
@@ -69,6 +71,8 @@ class Client(QuicConnectionProtocol):
             self.handshake = event
         elif isinstance(event, StreamReset) and event.stream_id in self.answers:
             self.answers[event.stream_id].reset = event.error_code
+        elif isinstance(event, StreamDataReceived) and event.stream_id in self.answers:
+            self.pieces.append(event.stream_id)
         for found in self.h3.handle_event(event):
             if isinstance(found, DatagramReceived):
                 self.datagrams.append((found.stream_id, found.data))
@@ -93,15 +97,16 @@ class Client(QuicConnectionProtocol):
 
         await asyncio.wait_for(wait(), patience)
 
-    def ask(self, path, method="GET", fields=(), content=None, ends=True):
-        """Sends a request, with content unless that is `None`. Returns the number of its stream."""
+    def ask(self, path, method="GET", fields=(), content=None, ends=True, waits=False):
+        """Sends a request, with content unless that is `None`; if it `waits`, together with the next. Returns the number of its stream."""
         stream = self._quic.get_next_available_stream_id()
         self.answers[stream] = Answer()
         head = [(":method", method), (":scheme", "https"), (":authority", f"localhost:{PORT}"), (":path", path), *fields]
         self.h3.send_headers(stream, [(name.encode(), value.encode()) for name, value in head], ends and content is None)
         if content is not None:
             self.h3.send_data(stream, content, ends)
-        self.transmit()
+        if not waits:
+            self.transmit()
         return stream
 
     def ask_tunnel(self, path, protocol):
@@ -685,6 +690,27 @@ async def priorities():
                     break
             else:
                 raise AssertionError(f"a less urgent response came before that for {urgent}")
+
+
+async def turns():
+    """Each incremental response begins in its turn, and goes on after the responses of its urgency that are not incremental."""
+    async with connected() as client:
+        await client.expect(client.ask("/large"), 200)
+        for priorities in ["i", "i", ""], ["", "i", ""]:
+            client.pieces.clear()
+            streams = [client.ask("/large", fields=[("priority", priority)], waits=True) for priority in priorities]
+            client.transmit()
+            for stream in streams:
+                await client.expect(stream, 200, LARGE)
+            begun = list(dict.fromkeys(client.pieces))
+            ended = sorted(streams, key=lambda stream: len(client.pieces) - client.pieces[::-1].index(stream))
+            wholes = [stream for stream, priority in zip(streams, priorities) if not priority]
+            turns = [stream for stream in streams if stream not in wholes]
+            assert begun == streams, (streams, client.pieces)
+            assert ended[: len(wholes)] == wholes, (streams, client.pieces)
+            # After that the incremental responses take turns.
+            rest = client.pieces[-20:]
+            assert all(stream in rest for stream in turns), (streams, client.pieces)
 
 
 async def websocket():

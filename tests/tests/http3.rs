@@ -77,6 +77,11 @@ fn one_connection_carries_more_requests_than_streams_at_a_time() {
 }
 
 #[test]
+fn incremental_responses_begin_in_their_turn_and_then_wait_for_the_others() {
+    talk(&start(), "turns", None);
+}
+
+#[test]
 fn sessions_are_resumed_and_early_data_is_answered() {
     talk(&start(), "resumption", None);
 }

@@ -431,8 +431,14 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// Sets the priority of a stream in the transport, which sends the streams, and also resends lost data, in this order.
+    /// Sets the priority of a stream in the transport, which sends the streams, and also resends lost data, in this order. What is queued
+    /// already keeps its place in the order until the transport has sent the next packet of the stream.
     fn set_transport_priority(&self, key: StreamKey) {
+        self.set_rank(key, false);
+    }
+
+    /// Like [`set_transport_priority`](Self::set_transport_priority). If `is_first`, nothing of the response has been sent.
+    fn set_rank(&self, key: StreamKey, is_first: bool) {
         let Some(id) = self.engine.stream_id(key) else {
             return;
         };
@@ -440,11 +446,11 @@ impl Http3Streams {
             urgency,
             incremental,
         } = self.engine.priority(key);
-        // Among the responses of one urgency, those that are not incremental are sent first, one after the other; then the incremental
-        // responses take turns. Responses of the default urgency have negative ranks: streams without a priority, such as the control
-        // stream, have the rank 0 and go before them.
+        // Among the responses of one urgency, those that are not incremental are sent first, one after the other, and with them the first
+        // packet of each incremental response; then the incremental responses take turns. Responses of the default urgency have negative
+        // ranks: streams without a priority, such as the control stream, have the rank 0 and go before them.
         const STREAMS: i32 = 1 << 24;
-        let place = if incremental {
+        let place = if incremental && !is_first {
             -STREAMS
         } else {
             let number = i32::try_from(id.get() / 4 % (1 << 24)).unwrap_or(0);
@@ -530,7 +536,7 @@ impl Streams for Http3Streams {
         turn.out.clear();
         let key = stream(id);
         let len = self.engine.inform(key, status, headers, &mut turn.out);
-        self.set_transport_priority(key);
+        self.set_rank(key, true);
         self.write_copy(key, &turn.out);
         turn.out.clear();
         len
@@ -579,8 +585,9 @@ impl Streams for Http3Streams {
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
         // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
         // responses of the same urgency.
-        if !is_whole || self.engine.priority(key) != PriorityParameters::DEFAULT {
-            self.set_transport_priority(key);
+        let priority = self.engine.priority(key);
+        if !is_whole || priority != PriorityParameters::DEFAULT {
+            self.set_rank(key, true);
         }
         let beginning = turn.context.scratch.beginning.share(&turn.out);
         turn.out.clear();
@@ -591,6 +598,9 @@ impl Streams for Http3Streams {
                 output.finish(quic, id);
             }
         });
+        if priority.incremental {
+            self.set_transport_priority(key);
+        }
         HeadSent {
             head_len,
             body_len: is_whole.then_some(content_len),
