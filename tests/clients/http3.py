@@ -18,7 +18,7 @@ from aioquic.buffer import encode_uint_var
 from aioquic.h3.events import DataReceived, DatagramReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StreamDataReceived, StreamReset
+from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted, StopSendingReceived, StreamDataReceived, StreamReset
 from aioquic.quic.packet import QuicProtocolVersion
 
 PORT = int(sys.argv[2])
@@ -62,6 +62,8 @@ class Client(QuicConnectionProtocol):
         self.datagrams = []
         # The stream of each piece of a response, in the order in which the pieces came.
         self.pieces = []
+        # The code of each STOP_SENDING, by stream.
+        self.stopped = {}
         self.news = asyncio.Event()
 
     def quic_event_received(self, event):
@@ -73,6 +75,8 @@ class Client(QuicConnectionProtocol):
             self.answers[event.stream_id].reset = event.error_code
         elif isinstance(event, StreamDataReceived) and event.stream_id in self.answers:
             self.pieces.append(event.stream_id)
+        elif isinstance(event, StopSendingReceived):
+            self.stopped[event.stream_id] = event.error_code
         for found in self.h3.handle_event(event):
             if isinstance(found, DatagramReceived):
                 self.datagrams.append((found.stream_id, found.data))
@@ -711,6 +715,18 @@ async def turns():
             # After that the incremental responses take turns.
             rest = client.pieces[-20:]
             assert all(stream in rest for stream in turns), (streams, client.pieces)
+
+
+async def stopped():
+    """A client that is answered before its content has ended is told at once that the rest is not wanted."""
+    async with connected() as client:
+        long = client.ask("/hello.txt", "POST", fields=[("content-length", "9999999999")], content=b"x", ends=False)
+        strange = client.ask("/hello.txt", "POST", fields=[("expect", "else")], content=b"x", ends=False)
+        await client.expect(long, 413)
+        await client.expect(strange, 417)
+        # The back end answers this request after two seconds.
+        await client.expect(client.ask("/late"), 200)
+        assert client.stopped == {long: 0x100, strange: 0x100}, client.stopped
 
 
 async def websocket():

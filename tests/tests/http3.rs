@@ -4,6 +4,8 @@ use std::fs::Permissions;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 
+use std::time::Duration;
+
 use h2o_tests::{
     Backend, Folder, Server, Setup, Talk, certs, curl, eventually, free_port, run, tool,
 };
@@ -79,6 +81,22 @@ fn one_connection_carries_more_requests_than_streams_at_a_time() {
 #[test]
 fn incremental_responses_begin_in_their_turn_and_then_wait_for_the_others() {
     talk(&start(), "turns", None);
+}
+
+#[test]
+fn the_rest_of_content_that_nobody_reads_is_not_wanted() {
+    let backend = Backend::start(|talk| {
+        while talk.read_request().is_some() {
+            std::thread::sleep(Duration::from_secs(2));
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate");
+        }
+    });
+    let paths = format!(
+        "
+      /late: {{ proxy.reverse.url: {} }}",
+        backend.url("/")
+    );
+    talk(&start_with_paths("", "", &paths), "stopped", None);
 }
 
 #[test]

@@ -204,6 +204,7 @@ impl Streams for Http1Streams {
         reads_on_demand: true,
         always_continues: true,
         switches_protocols: true,
+        stops_bodies_at_once: false,
         streaming_counter: None,
     };
 

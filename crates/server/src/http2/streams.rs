@@ -47,6 +47,7 @@ impl Streams for ServerConnection {
         reads_on_demand: false,
         always_continues: false,
         switches_protocols: false,
+        stops_bodies_at_once: false,
         streaming_counter: Some(Counter::Http2StreamingRequests),
     };
 

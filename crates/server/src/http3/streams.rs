@@ -510,6 +510,7 @@ impl Streams for Http3Streams {
         reads_on_demand: false,
         always_continues: false,
         switches_protocols: false,
+        stops_bodies_at_once: true,
         streaming_counter: None,
     };
 

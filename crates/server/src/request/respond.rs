@@ -200,10 +200,11 @@ impl Requests {
             let slot = self.slots.occupy(id);
             slot.exchange = Some(exchange);
         }
-        let is_refused_tunnel = is_half_open && self.is_refused_tunnel(id);
+        let stops_body =
+            is_half_open && (S::RULES.stops_bodies_at_once || self.is_refused_tunnel(id));
         if is_half_open && self.keep_half_open(id) {
             self.read_on(streams, turn, id);
-        } else if is_refused_tunnel {
+        } else if stops_body {
             self.end(streams, turn, id, CloseReason::EnoughRead);
         } else {
             self.leave(streams, turn, id);

@@ -134,6 +134,9 @@ pub(crate) struct VersionRules {
     pub(crate) always_continues: bool,
     /// Whether 101 (Switching Protocols) opens a tunnel. HTTP versions without 101 (RFC 9113 §8.6, RFC 9114 §4.5) answer with 200.
     pub(crate) switches_protocols: bool,
+    /// Whether the server stops the rest of a request's body as soon as the response has ended. It does where that leaves the response
+    /// intact in every client; elsewhere it first gives the client time to send the rest.
+    pub(crate) stops_bodies_at_once: bool,
     /// Counter of the requests whose bodies are pulled by handlers.
     pub(crate) streaming_counter: Option<Counter>,
 }
