@@ -236,6 +236,14 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
         ),
         ("Fiber.yield(1)", "Fiber.yield must not be called"),
         ("http_request('ftp://a/')", "invaild URL (ArgumentError)"),
+        (
+            "env['rack.early_hints'][1]",
+            "Integer cannot be converted to Hash (TypeError)",
+        ),
+        (
+            "env['h2o.is_ech'].is_a?(Proc) or raise",
+            "rack app did not return an array (RuntimeError)",
+        ),
     ] {
         let (answer, log) = result(text);
         answer.must_be("500 Internal Server Error\ncontent-type: text/plain; charset=utf-8\n!date\n\nInternal Server Error");
@@ -490,6 +498,18 @@ hosts:
             again = begin; body.join; rescue => e; e.message; end
             [200, {}, [length.to_s, again]]
           end
+      /encoded:
+        mruby.handler: |
+          lambda do |env|
+            encoded = "3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n"
+            headers = {"Transfer-Encoding" => "chunked", "Connection" => "close"}
+            encoded = "3\r\nabcd" if env["QUERY_STRING"] == "broken"
+            headers["transfer-encoding"] = "gzip, chunked" if env["QUERY_STRING"] == "gzip"
+            http_request("BACKEND/encoded", {:method => "POST", :headers => headers, :body => encoded}).join
+          end
+      /chunked:
+        mruby.handler: |
+          lambda { |env| s, h, b = http_request("BACKEND/two").join; h["x-te"] = h["transfer-encoding"].inspect; [s, h, b] }
       /refused:
         mruby.handler: |
           lambda { |env| http_request("CLOSED").join }
@@ -510,6 +530,16 @@ fn scripts_ask_other_servers() {
             assert_eq!(request.field("content-length"), Some("4"));
             "HTTP/1.1 201 Made\r\nx-lines: 1\r\nx-lines: 2\r\ncontent-length: 3\r\n\r\none"
                 .to_owned()
+        }
+        "/encoded" => {
+            let kept = ["transfer-encoding", "content-length", "connection"]
+                .map(|name| request.field(name).unwrap_or("-"));
+            assert_eq!(kept, ["chunked", "-", "close"]);
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}",
+                request.body.len(),
+                String::from_utf8_lossy(&request.body)
+            )
         }
         "/large" => format!(
             "HTTP/1.1 200 OK\r\nx-from: backend\r\ncontent-length: 500000\r\n\r\n{}",
@@ -532,6 +562,22 @@ fn scripts_ask_other_servers() {
     server
         .ask("GET /handed-on")
         .must_be("200 OK\nx-from: backend\ncontent-length: 500000");
+    server
+        .ask("GET /encoded")
+        .must_be("200 OK\ncontent-length: 5\n\nabcde");
+    server
+        .ask("GET /encoded?broken")
+        .must_be("500 Internal Server Error");
+    server.read_until(
+        "error.log",
+        "the body is not in chunked coding (ArgumentError)",
+    );
+    server
+        .ask("GET /encoded?gzip")
+        .must_be("500 Internal Server Error");
+    server
+        .ask("GET /chunked")
+        .must_be("200 OK\nx-te: \"chunked\"\n\ntwo");
     server
         .ask("GET /pieces")
         .must_be("200 OK\n\n500000http response body is already consumed");

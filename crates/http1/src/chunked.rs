@@ -15,6 +15,27 @@ pub const MAX_TRAILER_SECTION: usize = 8192;
 /// Maximum number of fields in a trailer section.
 pub const MAX_TRAILER_FIELDS: usize = 100;
 
+/// Decodes a whole body in chunked coding. Trailers are dropped.
+///
+/// # Errors
+/// Returns an error if the body is not valid, or does not end with `encoded`.
+pub fn decode_chunked(encoded: &[u8]) -> Result<Vec<u8>, ChunkError> {
+    let mut reader = ChunkedReader::new();
+    let mut content = Vec::with_capacity(encoded.len());
+    let mut rest = encoded;
+    loop {
+        match reader.read(rest, content.len() as u64)? {
+            Chunked::Data { skip, len } => {
+                let end = skip + len;
+                content.extend_from_slice(&rest[skip..end]);
+                rest = &rest[end..];
+            }
+            Chunked::End { taken } if taken == rest.len() => return Ok(content),
+            Chunked::End { .. } | Chunked::NeedMore => return Err(ChunkError::DataUnterminated),
+        }
+    }
+}
+
 /// The state of the reader: the element of the grammar of chunked coding that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {

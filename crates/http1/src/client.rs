@@ -232,6 +232,15 @@ impl ClientConnection {
         }
     }
 
+    /// Whether the content of the response ends, or has ended, with its connection (RFC 9112 §6.3).
+    #[must_use]
+    pub const fn ends_with_connection(&self) -> bool {
+        matches!(
+            self.receiving,
+            ReceiveState::UntilClose | ReceiveState::Failed
+        )
+    }
+
     /// Number of content bytes still to come, if the response's head announced the length. The caller may read them from
     /// the socket itself and then calls [`ClientConnection::skip_content`].
     #[must_use]

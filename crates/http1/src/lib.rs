@@ -68,7 +68,7 @@ mod timers;
 mod upstream_error;
 
 pub use chunked::{
-    MAX_CHUNK_EXTENSION, MAX_CHUNK_FRAMING, MAX_TRAILER_FIELDS, MAX_TRAILER_SECTION,
+    MAX_CHUNK_EXTENSION, MAX_CHUNK_FRAMING, MAX_TRAILER_FIELDS, MAX_TRAILER_SECTION, decode_chunked,
 };
 pub use client::{AwaitedPart, ClientConnection, ClientReceived, ClientRequest, EndedPart};
 pub use encode::BodyMode;

@@ -53,6 +53,8 @@ pub struct Call<'a> {
     /// Whether the body of the response ends only when the request's body has been sent: needed for clients whose connection
     /// carries one request at a time. If false, the rest of the request's body may be sent after the response has ended.
     pub ends_with_upload: bool,
+    /// Whether the backend is asked to close its connection after the response. Without effect over HTTP/2 and HTTP/3.
+    pub closes_connection: bool,
     /// Whether the upgrade that the client asks for exists over HTTP/1 only. `websocket` also exists over HTTP/2 and HTTP/3.
     pub needs_http1: bool,
     /// Whether to add `expect: 100-continue` and hold the body until an interim or final response arrives.
@@ -82,6 +84,8 @@ pub struct Reply {
     pub backend: usize,
     /// Whether the response had `connection: close`.
     pub closes: bool,
+    /// Whether the body came in chunked coding (RFC 9112 §7.1).
+    pub is_chunked: bool,
     /// Whether a tunnel is open: `body` and the body of the request are its two directions.
     pub is_tunnel: bool,
     /// The protocol over which the response arrived.

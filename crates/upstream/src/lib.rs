@@ -47,6 +47,7 @@ pub use call::{Call, OnInformational, Protocol, Reply};
 pub use failure::{Failure, FailureCause};
 pub use fastcgi::record as fastcgi_record;
 pub use fastcgi::{FastcgiRequest, FastcgiTarget, OnStderr};
+pub use h2o_http1::decode_chunked;
 pub use health::check::HealthChecks;
 pub use health::{BackendHealthPolicy, HealthCheck, PassiveCheck, Retry};
 pub use pool::sweep;

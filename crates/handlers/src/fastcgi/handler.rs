@@ -96,6 +96,7 @@ async fn ask(upstream: Arc<Upstream>, reference: ExchangeRef, records: RequestRe
         body,
         waits_for_content: true,
         ends_with_upload: !is_multiplexed,
+        closes_connection: false,
         needs_http1: false,
         expects_continue: false,
         on_informational: None,

@@ -17,6 +17,8 @@ const PIECE: usize = 64 * 1024;
 /// The body of a response that a script has got.
 struct Content {
     state: RefCell<State>,
+    /// Whether reading the body a second time raises an exception. Otherwise it is empty then.
+    is_read_once: bool,
     /// Whether `each` has begun, for bodies that may be read only once.
     is_consumed: Cell<bool>,
 }
@@ -49,15 +51,18 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     })
 }
 
-/// The status, fields and body of a response as the Array that Ruby gets. `class` is the class of the body.
+/// The status, fields and body of a response as the Array that Ruby gets. `class` is the class of the body; if `is_read_once`, the
+/// script gets an exception when it reads the body a second time.
 pub(super) fn triple(
     vm: &Vm,
     status: u16,
     headers: Value,
     class: Value,
     body: Body,
+    is_read_once: bool,
 ) -> Result<Value, Value> {
     let content = Content {
+        is_read_once,
         state: RefCell::new(State::Unread(body)),
         is_consumed: Cell::new(false),
     };
@@ -107,7 +112,7 @@ pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
         if let State::Unread(Body::Empty) = *content.state.borrow() {
             return Ok(Body::Empty);
         }
-        if content.is_consumed.replace(true) {
+        if content.is_consumed.replace(true) && content.is_read_once {
             return Err(Leave::runtime("http response body is already consumed"));
         }
         match content.state.replace(State::HandedOn) {

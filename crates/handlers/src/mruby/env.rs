@@ -294,7 +294,7 @@ impl Request {
                 if self.facts.head.headers.get(Known::NoEarlyHints) == Some(b"1") {
                     self.state.refuse_hints();
                 }
-                self.object(vm, |classes| &classes.hints)?
+                self.procedure(vm, |classes| &classes.hints)?
             }
             b"SERVER_SOFTWARE" => {
                 let software = self.site(vm)?.settings.peek::<ServerSoftware>();
@@ -348,9 +348,9 @@ impl Request {
             b"h2o.get_rtt"
                 if self.facts.head.version == Version::Http2 && !self.facts.is_sub_request =>
             {
-                self.object(vm, |classes| &classes.get_rtt).map(Some)
+                self.procedure(vm, |classes| &classes.get_rtt).map(Some)
             }
-            b"h2o.is_ech" => self.object(vm, |classes| &classes.is_ech).map(Some),
+            b"h2o.is_ech" => self.procedure(vm, |classes| &classes.is_ech).map(Some),
             _ => Ok(None),
         }
     }
@@ -369,6 +369,12 @@ impl Request {
         let cell = vm.local::<ClassCell>();
         let class = class(classes(vm, &cell)?).value();
         vm.object(class, Rc::clone(&self.state))
+    }
+
+    /// Creates an object by which the script acts on the request, and returns it as a Proc.
+    fn procedure(&self, vm: &Vm, class: fn(&Classes) -> &Rooted) -> Result<Value, Value> {
+        let object = self.object(vm, class)?;
+        vm.call(object, "to_proc", &[])
     }
 
     fn site(&self, vm: &Vm) -> Result<Rc<LocalSite>, Value> {

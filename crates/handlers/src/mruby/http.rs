@@ -63,13 +63,16 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         }
     };
     let mut headers = Headers::new();
+    let (mut closes_connection, mut coding) = (false, None);
     let fields = option("headers")?;
     if !fields.is_nil() {
-        let mut refused = None;
         answer::read_spelled_fields(vm, fields, |name, spelling, value| match name {
-            "host" | "content-length" | "connection" | "keep-alive" | "proxy-connection"
-            | "upgrade" | "expect" | "te" => {}
-            "transfer-encoding" => refused = Some("transfer-encoding is not supported"),
+            "host" | "content-length" | "keep-alive" | "proxy-connection" | "upgrade"
+            | "expect" | "te" => {}
+            "connection" => closes_connection |= value.trim_ascii().eq_ignore_ascii_case(b"close"),
+            "transfer-encoding" => {
+                coding = Some(value.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+            }
             // Field names are sent as the script has written them, because some servers compare names with regard to
             // case.
             _ => {
@@ -77,9 +80,6 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
                 headers.push_stored(spelling, value);
             }
         })?;
-        if let Some(text) = refused {
-            return Err(Leave::argument(text));
-        }
     }
     let body = match option("body")? {
         none if none.is_nil() => None,
@@ -91,6 +91,23 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
                 .flatten();
             Some(text.ok_or_else(|| Leave::argument("body.read did not return string"))?)
         }
+    };
+    // The script has encoded the body already. The server encodes it again as the connection to the other server demands.
+    let body = match (body, coding) {
+        (_, Some(false)) => {
+            let text = "the only transfer-encoding that is supported is chunked";
+            return Err(Leave::argument(text));
+        }
+        (Some(encoded), Some(true)) => {
+            let invalid = |_| Leave::argument("the body is not in chunked coding");
+            Some(h2o_upstream::decode_chunked(&encoded).map_err(invalid)?)
+        }
+        (body, _) => body,
+    };
+    let length = match &body {
+        None => BodyLength::None,
+        Some(_) if coding.is_some() => BodyLength::Unknown,
+        Some(body) => BodyLength::Known(body.len() as u64),
     };
 
     let worker = Host::worker(vm)?;
@@ -106,6 +123,8 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         target,
         headers,
         body: body.map(Bytes::from),
+        length,
+        closes_connection,
     };
     let arrived = arrival.clone();
     let reference = vm.reference();
@@ -135,6 +154,10 @@ struct Outgoing {
     target: Box<[u8]>,
     headers: Headers,
     body: Option<Bytes>,
+    /// How the length of the body is announced.
+    length: BodyLength,
+    /// Whether the script has asked for a connection that is not used again.
+    closes_connection: bool,
 }
 
 impl Outgoing {
@@ -153,8 +176,9 @@ impl Outgoing {
             target,
             headers,
             body,
+            length,
+            closes_connection,
         } = self;
-        let length = body.as_ref().map(|body| body.len() as u64);
         upstream
             .send(Call {
                 worker,
@@ -165,7 +189,7 @@ impl Outgoing {
                     head.method = method.clone();
                     head.scheme = backend.scheme;
                     head.version = Version::Http11;
-                    head.body = length.map_or(BodyLength::None, BodyLength::Known);
+                    head.body = length;
                     let authority = head.headers.store(backend.authority.as_bytes());
                     head.set_authority(authority);
                     let target = head.headers.store(&target);
@@ -175,6 +199,7 @@ impl Outgoing {
                 body: body.map_or(RequestBody::None, RequestBody::Bytes),
                 waits_for_content: true,
                 ends_with_upload: false,
+                closes_connection,
                 needs_http1: false,
                 expects_continue: false,
                 on_informational: None,
@@ -187,9 +212,11 @@ impl Outgoing {
 
 /// The status, fields and body of the response as the Array that Ruby gets.
 fn triple(vm: &Vm, result: Result<Reply, Failure>) -> Result<Value, Value> {
+    let mut is_chunked = false;
     let (status, headers, length, body) = match result {
         Ok(reply) => {
             let status = reply.status.as_u16();
+            is_chunked = reply.is_chunked;
             (status, reply.headers, reply.length, reply.body)
         }
         Err(failure) => {
@@ -203,10 +230,14 @@ fn triple(vm: &Vm, result: Result<Reply, Failure>) -> Result<Value, Value> {
     };
     let fields = content::joined_fields(vm, &headers, |_| b"\n")?;
     content::add_length(vm, fields, length)?;
+    if is_chunked {
+        let name = vm.string("transfer-encoding")?;
+        vm.hash_set(fields, name, vm.string("chunked")?)?;
+    }
     let module = vm.constant(None, "H2O")?;
     let mut class = vm.constant(Some(module), "HttpInputStream")?;
     if let Body::Empty = body {
         class = vm.constant(Some(class), "Empty")?;
     }
-    content::triple(vm, status, fields, class, body)
+    content::triple(vm, status, fields, class, body, true)
 }

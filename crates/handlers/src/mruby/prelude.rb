@@ -76,6 +76,16 @@ module H2O
     end
   end
 
+  # Objects of the server that scripts get as Procs.
+  module AsProc
+    def to_proc
+      object = self
+      lambda { |*arguments| object.call(*arguments) }
+    end
+  end
+
+  [EarlyHints, RoundTrip, EncryptedHello].each { |kind| kind.include(AsProc) }
+
   class HttpRequest
     # Waits for the head of the response. Returns its status, header fields and body.
     def join

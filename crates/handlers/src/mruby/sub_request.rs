@@ -352,5 +352,5 @@ fn triple(vm: &Vm, response: Response) -> Result<Value, Value> {
     let status = response.status.as_u16();
     let module = vm.constant(None, "H2O")?;
     let class = vm.constant(Some(module), "AppInputStream")?;
-    content::triple(vm, status, hash, class, response.body)
+    content::triple(vm, status, hash, class, response.body, false)
 }

@@ -225,6 +225,7 @@ async fn forward(
             body,
             waits_for_content: wanted == TunnelKind::Nothing && !forwards_expectation,
             ends_with_upload: !is_multiplexed,
+            closes_connection: false,
             needs_http1,
             expects_continue,
             on_informational: Some(&mut |status, headers| {

@@ -329,6 +329,7 @@ fn reply(
         body,
         backend,
         closes: false,
+        is_chunked: false,
         is_tunnel: false,
         protocol: Protocol::Fastcgi,
     }

@@ -211,7 +211,9 @@ fn begin(
         host: head.authority(),
         headers: &head.headers,
         body: head.body,
-        keep_alive: !settings.keepalive.is_zero() && !settings.proxy_protocol,
+        keep_alive: !settings.keepalive.is_zero()
+            && !settings.proxy_protocol
+            && !call.closes_connection,
         upgrade: Some(head.upgrade()).filter(|token| !token.is_empty()),
         expects_continue: hold == HoldReason::Continue,
     };
@@ -235,6 +237,9 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Rece
     let closes = (response.headers.get(Known::Connection))
         .is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
     let is_tunnel = exchange.connection.engine.awaited() == AwaitedPart::Tunnel;
+    let is_chunked = response.body == BodyLength::Unknown
+        && !is_tunnel
+        && !exchange.connection.engine.ends_with_connection();
     let backend = exchange.connection.backend;
     // The backend refuses the request, or closes the connection after the response, so the rest of the body is not sent (RFC 9112
     // §9.3).
@@ -270,6 +275,7 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Rece
         body,
         backend,
         closes,
+        is_chunked,
         is_tunnel,
         protocol: Protocol::Http1,
     }

@@ -167,6 +167,7 @@ impl<E: Engine> Request<E> {
             body,
             backend: connection.backend(),
             closes: false,
+            is_chunked: false,
             is_tunnel: head.is_tunnel,
             protocol: E::PROTOCOL,
         }

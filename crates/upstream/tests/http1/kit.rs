@@ -272,6 +272,7 @@ pub(crate) async fn send_and_tell(
         body: ask.body,
         waits_for_content: ask.waits_for_content,
         ends_with_upload: false,
+        closes_connection: false,
         needs_http1: false,
         expects_continue: ask.expects_continue,
         on_informational: Some(&mut on_informational),

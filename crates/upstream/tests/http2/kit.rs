@@ -215,6 +215,7 @@ pub(crate) async fn send_and_tell(
         body: ask.body,
         waits_for_content: true,
         ends_with_upload: ask.ends_with_upload,
+        closes_connection: false,
         needs_http1: ask.needs_http1,
         expects_continue: false,
         on_informational: Some(&mut on_informational),

@@ -23,6 +23,7 @@ fn reply(status: u16, fields: &str) -> Reply {
         body: Body::Empty,
         backend: 0,
         closes: false,
+        is_chunked: false,
         is_tunnel: false,
         protocol: Protocol::Http1,
     }
