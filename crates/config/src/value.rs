@@ -196,7 +196,7 @@ impl Node {
         format: &'static str,
         range: RangeInclusive<u64>,
     ) -> Result<T, Error> {
-        let text = self.scalar()?.trim_ascii_start();
+        let text = self.scalar()?.trim_ascii();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(self
                 .error(format!("argument must match the format: {format}"))
@@ -297,6 +297,8 @@ mod tests {
             ("200", "200"),
             ("007", "7"),
             (" 8", "8"),
+            ("8 ", "8"),
+            ("8\n", "8"),
             ("0", range),
             ("201", range),
             ("99999999999999999999999", range),
@@ -308,7 +310,7 @@ mod tests {
                 "{input:?}"
             );
         }
-        for input in ["10abc", "-1", "+1", "1 ", "0x10", "1.5", "ten"] {
+        for input in ["10abc", "-1", "+1", "1 2", "0x10", "1.5", "ten"] {
             assert_eq!(
                 text(scalar(input).integer::<u8>("%u", 1..=200)),
                 format!(

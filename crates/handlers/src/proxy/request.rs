@@ -2,7 +2,8 @@
 
 use h2o_exchange::{Address, ClientOrigin, Exchange, RequestBody};
 use h2o_http::{
-    BodyLength, Headers, Known, Method, Name, RequestHead, StatusCode, Version, authority, escape,
+    BodyLength, Headers, Known, Method, Name, RequestHead, Span, StatusCode, Version, authority,
+    escape,
 };
 use h2o_upstream::{BackendUrl, Protocol};
 
@@ -106,22 +107,15 @@ impl RequestRules {
                 websocket::add_key(request, head);
             }
         }
-        if !self.edits.is_empty() {
-            self.edit(&mut head.headers);
-        }
-        let authority = match head.headers.get(Known::Host) {
-            // The field `host` is not copied from the client's request. If it is there, a `proxy.header` rule has added
-            // it, and it is used as the authority.
-            Some(host) => host.to_vec(),
-            None => Vec::new(),
+        let authority = if self.preserve_host {
+            request.authority()
+        } else {
+            backend.authority.as_bytes()
         };
-        let authority = match &*authority {
-            [] if self.preserve_host => head.headers.store(request.authority()),
-            [] => head.headers.store(backend.authority.as_bytes()),
-            host => {
-                head.headers.remove(Known::Host);
-                head.headers.store(host)
-            }
+        let authority = if self.edits.is_empty() {
+            head.headers.store(authority)
+        } else {
+            self.edit_with_host(authority, &mut head.headers)
         };
         head.set_authority(authority);
         let target = match wanted {
@@ -258,6 +252,18 @@ impl RequestRules {
     }
 
     #[cold]
+    /// Applies the `proxy.header` rules. They see the authority of the request as its field `host`, which may also be
+    /// changed, but not removed. Returns the authority that the rules leave.
+    fn edit_with_host(&self, authority: &[u8], headers: &mut Headers) -> Span {
+        headers.push(Known::Host, authority);
+        self.edit(headers);
+        let last = headers.get_all(Known::Host).last();
+        let changed = last.filter(|host| !host.is_empty() && *host != authority);
+        let changed = changed.map(<[u8]>::to_vec);
+        headers.remove(Known::Host);
+        headers.store(changed.as_deref().unwrap_or(authority))
+    }
+
     fn edit(&self, headers: &mut Headers) {
         for edit in &self.edits {
             edit.apply(headers);

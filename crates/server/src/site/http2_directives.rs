@@ -20,7 +20,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "How long a connection without traffic is kept open while no stream waits for the server: the connection has no streams, or its \
          client keeps the flow-control windows closed, or owes the rest of a request body and may not be silent (`client-min-rate`).",
         |scope, command| {
-            settings(scope).http2.idle_timeout = seconds(command.node)?;
+            let limit = seconds(command.node)?;
+            if limit.is_zero() {
+                let text =
+                    "with `0`, each HTTP/2 connection ends as soon as it waits for its client";
+                scope.warn(&command.error(text).with_hint("write a number of seconds"));
+            }
+            settings(scope).http2.idle_timeout = limit;
             Ok(())
         },
     ),
@@ -270,6 +276,16 @@ mod tests {
         );
         let settings = loaded.site.settings.get::<PushSettings>();
         assert_eq!(settings.casper, Some(CasperSettings::default()));
+    }
+
+    #[test]
+    fn a_limit_that_ends_each_connection_is_warned_of() {
+        assert_eq!(
+            read(["http2-idle-timeout: 0", "", ""]).unwrap().warnings,
+            [
+                "[warning] [f:1] in command http2-idle-timeout, with `0`, each HTTP/2 connection ends as soon as it waits for its client (column 21; write a number of seconds)"
+            ]
+        );
     }
 
     #[test]

@@ -45,18 +45,21 @@ pub(crate) fn unreachable_hosts(
         let ports = own.iter().filter_map(|listener| listener.port());
         let mut ports: Vec<String> = ports.map(|port| format!("`{name}:{port}`")).collect();
         ports.dedup();
-        let repair = format!("write {}", ports.join(" or "));
+        let repair = format!(
+            "add the host {}, unless a port mapping is in front of the listener",
+            ports.join(" or ")
+        );
         let error = match host.name.port {
             Some(port) => Error::at(
                 pos.clone(),
                 format!(
-                    "the host has no listener on port {port}: no request reaches it by its name"
+                    "the host has no listener on port {port}: no request that names the port of a listener reaches it by its name"
                 ),
             ),
             None if own.iter().all(takes_the_rest) => continue,
             None => Error::at(
                 pos.clone(),
-                "a host name without a port stands for port 80, or 443 with TLS, and the host has no listener on that port: no request reaches it by its name",
+                "a host name without a port stands for port 80, or 443 with TLS, and the host has no listener on that port: no request that names the port of a listener reaches it by its name",
             ),
         };
         warnings.push(error.in_command("hosts", pos).with_hint(repair));
@@ -75,7 +78,10 @@ mod tests {
         }
         let loaded = crate::load("f", &Memory::new().file("f", text)).unwrap();
         let lines = loaded.warnings.iter().map(|warning| {
-            assert!(warning.contains("no request reaches it"), "{warning}");
+            assert!(
+                warning.contains("no request that names the port"),
+                "{warning}"
+            );
             let line = warning.strip_prefix("[warning] [f:").unwrap();
             let line = line.split(']').next().unwrap();
             line.parse::<u32>().unwrap() - 2

@@ -230,6 +230,17 @@ fn the_host_is_that_of_the_backend_unless_the_clients_is_preserved() {
             "GET / other",
         ),
         ("proxy.header.unset: host", "http://b", "GET / b"),
+        (
+            "proxy.preserve-host: ON\nproxy.header.setifempty: 'host: other'",
+            "http://b",
+            "GET / Client:8",
+        ),
+        (
+            "proxy.header.setifempty: 'host: other'",
+            "http://b",
+            "GET / b",
+        ),
+        ("proxy.header.unsetunless: a", "http://b", "GET / b"),
     ];
     for (config, backend, want) in cases {
         let mut exchange = request(site("/", config), "GET /", "Client:8", "");
