@@ -20,6 +20,10 @@ hosts:
       /unreachable:
         file.dir: @DIR@/www
         error-doc: {{ status: 404, url: 'http://[:/none' }}
+      /circles:
+        file.dir: @DIR@/www
+        error-doc: {{ status: 404, url: /round }}
+      /round: {{ redirect: {{ status: 302, url: /round, internal: YES }} }}
       /backend: {{ proxy.reverse.url: '{}' }}
 ",
         closed.url()
@@ -124,4 +128,6 @@ fn an_error_keeps_its_status_if_its_document_cannot_be_fetched() {
     let (server, _closed) = start();
     let answer = server.ask("GET /unreachable/none");
     answer.must_be("404 File Not Found");
+    let answer = server.ask("GET /circles/none");
+    answer.must_be("404 File Not Found\n\ntoo many internal delegations");
 }

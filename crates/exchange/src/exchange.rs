@@ -361,9 +361,7 @@ impl Exchange {
     }
 
     #[cold]
-    fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
-        // This error response is final: the error document that is being fetched must not replace it.
-        self.restore = None;
+    fn rerouted_too_often(&self, is_delegation: bool) -> Box<Response> {
         let text = if is_delegation {
             "too many internal delegations"
         } else {
