@@ -568,7 +568,7 @@ fn scripts_ask_other_servers() {
     server
         .ask("GET /encoded?broken")
         .must_be("500 Internal Server Error");
-    server.read_until(
+    let _ = server.read_until(
         "error.log",
         "the body is not in chunked coding (ArgumentError)",
     );

@@ -112,7 +112,7 @@ impl Options {
                            proxy.header.add: 'X-Add: more'\n";
         }
         if self.edits_host() {
-            directives += "proxy.header.setifempty: 'Host: edited.example:81'\n";
+            directives += "proxy.header.set: 'Host: edited.example:81'\n";
         }
         let mount = ["/", "/a", "/b/", "/"][usize::from(self.mount())];
         let backend = [

@@ -131,6 +131,7 @@ impl Request<'_> {
             body: Body::Empty,
             backend: 0,
             closes: head.closes,
+            is_chunked: false,
             is_tunnel: head.is_tunnel,
             protocol: self.options.backend(),
         };

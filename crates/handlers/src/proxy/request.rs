@@ -255,7 +255,9 @@ impl RequestRules {
     /// Applies the `proxy.header` rules. They see the authority of the request as its field `host`, which may also be
     /// changed, but not removed. Returns the authority that the rules leave.
     fn edit_with_host(&self, authority: &[u8], headers: &mut Headers) -> Span {
-        headers.push(Known::Host, authority);
+        if !authority.is_empty() {
+            headers.push(Known::Host, authority);
+        }
         self.edit(headers);
         let last = headers.get_all(Known::Host).last();
         let changed = last.filter(|host| !host.is_empty() && *host != authority);
