@@ -696,25 +696,33 @@ async def priorities():
                 raise AssertionError(f"a less urgent response came before that for {urgent}")
 
 
+async def take_turns(client, priorities):
+    """Asks for responses with these priorities. Returns whether each began in its turn, and ended in the order of its priority."""
+    client.pieces.clear()
+    streams = [client.ask("/large", fields=[("priority", priority)], waits=True) for priority in priorities]
+    client.transmit()
+    for stream in streams:
+        await client.expect(stream, 200, LARGE)
+    begun = list(dict.fromkeys(client.pieces))
+    ended = sorted(streams, key=lambda stream: len(client.pieces) - client.pieces[::-1].index(stream))
+    wholes = [stream for stream, priority in zip(streams, priorities) if not priority]
+    turns = [stream for stream in streams if stream not in wholes]
+    # After the others, the incremental responses take turns.
+    rest = client.pieces[-20:]
+    return begun == streams and ended[: len(wholes)] == wholes and all(stream in rest for stream in turns)
+
+
 async def turns():
     """Each incremental response begins in its turn, and goes on after the responses of its urgency that are not incremental."""
     async with connected() as client:
         await client.expect(client.ask("/large"), 200)
         for priorities in ["i", "i", ""], ["", "i", ""]:
-            client.pieces.clear()
-            streams = [client.ask("/large", fields=[("priority", priority)], waits=True) for priority in priorities]
-            client.transmit()
-            for stream in streams:
-                await client.expect(stream, 200, LARGE)
-            begun = list(dict.fromkeys(client.pieces))
-            ended = sorted(streams, key=lambda stream: len(client.pieces) - client.pieces[::-1].index(stream))
-            wholes = [stream for stream, priority in zip(streams, priorities) if not priority]
-            turns = [stream for stream in streams if stream not in wholes]
-            assert begun == streams, (streams, client.pieces)
-            assert ended[: len(wholes)] == wholes, (streams, client.pieces)
-            # After that the incremental responses take turns.
-            rest = client.pieces[-20:]
-            assert all(stream in rest for stream in turns), (streams, client.pieces)
+            # A packet that is lost, because the machine is busy, changes the order: the client then repeats the attempt, three times at most.
+            for _ in range(4):
+                if await take_turns(client, priorities):
+                    break
+            else:
+                raise AssertionError(f"{priorities}: {client.pieces}")
 
 
 async def stopped():

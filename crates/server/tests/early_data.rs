@@ -150,6 +150,20 @@ fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
     bytes
 }
 
+/// As [`post`], with `content-length`.
+fn post_announced(stream: u32, path: &str, text: &str) -> Vec<u8> {
+    let head = encode(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", path),
+        ("content-length", &text.len().to_string()),
+    ]);
+    let mut bytes = Frame::request_with_content(stream, head).bytes();
+    bytes.extend(Frame::data(stream, flag::END_STREAM, text).bytes());
+    bytes
+}
+
 fn text(client: &Client, stream: u32) -> String {
     String::from_utf8(content(&client.received, stream).0).unwrap()
 }
@@ -236,6 +250,21 @@ fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
 }
 
 #[test]
+fn a_short_body_of_announced_length_is_kept_for_the_second_run() {
+    let server = start("");
+    let requests = [
+        post_announced(1, "/pulling", "content"),
+        get(3, "/tell", &[]),
+    ];
+    let mut client = http2(&server, &requests);
+    client.receive_until(|received| content(received, 3).1);
+    assert_eq!(text(&client, 3), "early");
+    client.flush();
+    client.receive_until(|received| content(received, 1).1);
+    assert_eq!(text(&client, 1), "content");
+}
+
+#[test]
 fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     let server = start("");
     // A proxy that has passed early data on (`early-data: 1`) gets 425, since it has to repeat the request itself.
@@ -243,7 +272,7 @@ fn who_has_to_ask_again_gets_to_see_that_it_was_too_early() {
     client.receive_until(|received| content(received, 1).1);
     assert_eq!(text(&client, 1), "not now");
 
-    // A client gets 425 also if its request body is no longer available for a rerun.
+    // A client gets 425 also if its request body is no longer available for a rerun: it has no announced length.
     let requests = [post(1, "/pulling", "content"), get(3, "/pulling", &[])];
     let mut client = http2(&server, &requests);
     client.receive_until(|received| content(received, 1).1);

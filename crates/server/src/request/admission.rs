@@ -81,6 +81,11 @@ pub(crate) fn admit(
     let Some(pending) = pending else {
         return Admission::Start;
     };
+    let is_collected = !pending.expects_continue && is_kept_for_second_run(exchange);
+    let body_use = match body_use {
+        BodyUse::Stream if is_collected => BodyUse::Whole,
+        other => other,
+    };
     match body_use {
         // The response tells a client that waits for 100 (Continue) at once that it need not send the body.
         BodyUse::None if pending.expects_continue && !pending.has_begun => Admission::StartUnwanted,
@@ -109,4 +114,14 @@ pub(crate) fn admit(
             }
         }
     }
+}
+
+/// Largest number of bytes of a request body from TLS early data that is collected although its handler would pull it.
+const KEPT_FOR_SECOND_RUN: u64 = 64 * 1024;
+
+/// Whether the request may have to run again after the TLS handshake, and its body is short enough to be kept for that. A body of
+/// unknown length is not: the client may wait for the response before it sends the rest.
+fn is_kept_for_second_run(exchange: &Exchange) -> bool {
+    exchange.is_early
+        && matches!(exchange.request.body, BodyLength::Known(len) if len <= KEPT_FOR_SECOND_RUN)
 }

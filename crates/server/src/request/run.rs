@@ -112,6 +112,7 @@ impl Requests {
                 // The request announces a body of zero bytes.
                 exchange.body = RequestBody::Bytes(Bytes::new());
             }
+            exchange.is_early = self.early.is_some() && turn.connection.is_early();
             admission::admit(
                 turn.context,
                 &turn.connection.listener.setup,
