@@ -540,6 +540,20 @@ async def retry():
         assert client._quic._retry_source_connection_id is not None
 
 
+async def tokens():
+    """A token of an earlier connection saves one Retry, whichever worker the later connections reach."""
+    tokens = []
+    async with connected(token_handler=tokens.append) as client:
+        await client.expect(client.ask("/hello.txt"), 200)
+        await client.until(lambda: tokens)
+    without_retry = 0
+    for _ in range(12):
+        async with connected(configuration(token=tokens[0])) as client:
+            await client.expect(client.ask("/hello.txt"), 200)
+            without_retry += client._quic._retry_source_connection_id is None
+    assert without_retry == 1, without_retry
+
+
 async def handshake():
     """Client and server agree on HTTP/3, exchange SETTINGS, and end without an error."""
     async with connected() as client:

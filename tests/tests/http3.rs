@@ -128,7 +128,9 @@ fn nothing_under_way_is_lost_at_the_end() {
 
 #[test]
 fn clients_show_their_address_where_retry_is_on() {
-    talk(&start_with("", "quic: { retry: ON }"), "retry", None);
+    let server = start_with("", "quic: { retry: ON }");
+    talk(&server, "retry", None);
+    talk(&server, "tokens", None);
 }
 
 #[test]

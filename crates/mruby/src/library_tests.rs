@@ -294,6 +294,15 @@ fn what_the_library_lacks_of_the_core_is_there() {
             "[B1]",
         ),
         (
+            "[['01100001'].pack('B*'), ['10101', 7].pack('B8C'), ['1', '0110'].pack('bB4')]",
+            r#"["a", "\xa8\a", "\x01`"]"#,
+        ),
+        (
+            "['ab'.unpack('B*'), 'ab'.unpack1('b8'), 'abc'.unpack('CB4a'), ''.unpack('B8')]",
+            r#"[["0110000101100010"], "10000110", [97, "0110", "c"], [""]]"#,
+        ),
+        ("begin [].pack('B'); rescue => e; e.message; end", r#""too few arguments""#),
+        (
             "[[1, 2].pack('nN'), ['abc'].pack('m'), \"\\x01\\x02\".unpack1('n'), 'YWJj'.unpack('m')]",
             r#"["\x00\x01\x00\x00\x00\x02", "YWJj\n", 258, ["abc"]]"#,
         ),

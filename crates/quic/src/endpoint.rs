@@ -161,7 +161,6 @@ pub struct Endpoint {
     placement: Placement,
     neighbours: Neighbours,
     desk: Arc<Desk>,
-    used_tokens: Arc<UsedTokens>,
     recent_ids: RecentIds,
     /// Statistics of the connections that have ended, and of all datagrams.
     totals: Totals,
@@ -209,10 +208,10 @@ impl Endpoint {
             // The call cannot fail: quinn-proto allows every payload size from 1200 bytes.
             let _ = endpoint.max_udp_payload_size(size);
         }
-        let (desk, used_tokens) = (Arc::new(Desk::default()), Arc::default());
+        let desk = Arc::new(Desk::default());
         let watch = watch_of(server.as_ref());
         let library_server = server.as_ref().map(|server| {
-            let library = library_server(server, &key_ring, &desk, &used_tokens, &watch);
+            let library = library_server(server, &key_ring, &desk, &watch);
             Arc::new(library)
         });
         Self {
@@ -230,7 +229,6 @@ impl Endpoint {
             placement,
             neighbours,
             desk,
-            used_tokens,
             recent_ids: RecentIds::default(),
             totals: Totals::default(),
             known_paths,
@@ -643,8 +641,7 @@ impl Endpoint {
     /// Replaces the settings for connections that are accepted from now on.
     pub fn set_server(&mut self, server: ServerRole) {
         self.watch = watch_of(Some(&server));
-        let (keys, desk, used) = (&self.key_ring, &self.desk, &self.used_tokens);
-        let library = library_server(&server, keys, desk, used, &self.watch);
+        let library = library_server(&server, &self.key_ring, &self.desk, &self.watch);
         self.library.set_server_config(Some(Arc::new(library)));
         self.server = Some(server);
     }
@@ -784,7 +781,6 @@ fn library_server(
     server: &ServerRole,
     keys: &Arc<KeyRing>,
     desk: &Arc<Desk>,
-    used_tokens: &Arc<UsedTokens>,
     watch: &Arc<StreamWatch>,
 ) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
@@ -797,7 +793,7 @@ fn library_server(
     let mut tokens = ValidationTokenConfig::default();
     tokens
         .lifetime(server.token_lifetime)
-        .log(Arc::<UsedTokens>::clone(used_tokens))
+        .log(UsedTokens::of_process())
         .sent(1);
     let mut transport = server.transport.library(desk);
     watch.announced().few().apply(&mut transport);

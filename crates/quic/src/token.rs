@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use quinn_proto::{TokenLog, TokenReuseError};
@@ -11,9 +11,17 @@ use quinn_proto::{TokenLog, TokenReuseError};
 /// lifetime, the oldest are forgotten and could be used again: RFC 9000 §8.1.4 only asks to limit reuse.
 const MAX_REMEMBERED: usize = 8192;
 
-/// The NEW_TOKEN tokens that clients have used, shared by all workers.
+/// The NEW_TOKEN tokens that clients have used.
 #[derive(Debug, Default)]
 pub(crate) struct UsedTokens(Mutex<Used>);
+
+impl UsedTokens {
+    /// The used tokens of this process: all workers share them, since a client may come to another worker each time.
+    pub(crate) fn of_process() -> Arc<Self> {
+        static ALL: LazyLock<Arc<UsedTokens>> = LazyLock::new(Arc::default);
+        Arc::clone(&ALL)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Used {

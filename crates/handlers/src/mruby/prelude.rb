@@ -175,6 +175,7 @@ class InputStream
   include Enumerable
 
   def initialize(text)
+    raise TypeError, "#{text.class} cannot be converted to String" unless text.is_a?(String)
     @text = text.dup
     @pos = 0
   end

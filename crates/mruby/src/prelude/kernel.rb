@@ -113,3 +113,108 @@ class Rational
     exponent < 0 ? Rational(bottom, top) : Rational(top, bottom)
   end
 end
+
+# The directives `B` and `b` of `pack` and `unpack`, which mruby reads, but ignores: strings of bits, from the highest or from the lowest one.
+module H2O
+  module BitStrings
+    # The directives of a template: for each its letter, its text, and its count, which is `:all` or a number.
+    def self.directives(template)
+      found = []
+      at = 0
+      while at < template.size
+        letter = template[at]
+        from = at
+        at += 1
+        at += 1 while at < template.size && "_!<>".include?(template[at])
+        if template[at] == "*"
+          at += 1
+          count = :all
+        else
+          first = at
+          at += 1 while at < template.size && ("0".."9").include?(template[at])
+          count = first == at ? 1 : template[first...at].to_i
+        end
+        found << [letter, template[from...at], count]
+      end
+      found
+    end
+
+    # How many objects a directive of `pack` takes, or one of `unpack` makes, if `rest` are left.
+    def self.objects(letter, count, rest)
+      case letter
+      when "A", "a", "Z", "B", "b", "H", "h", "M", "m" then 1
+      when "x", "X", "@", " ", "\n", "\t" then 0
+      else count == :all ? rest : count
+      end
+    end
+
+    def self.write(bits, letter, count)
+      bits = bits[0, count] unless count == :all
+      octets = []
+      0.step(bits.size - 1, 8) do |from|
+        eight = bits[from, 8]
+        eight << "0" while eight.size < 8
+        eight = eight.reverse if letter == "b"
+        octets << eight.bytes.inject(0) { |octet, bit| octet * 2 + (bit & 1) }
+      end
+      octets.pack("C*")
+    end
+
+    def self.read(octets, letter, count)
+      bits = ""
+      octets.each_byte do |octet|
+        eight = octet.to_s(2).rjust(8, "0")
+        bits << (letter == "b" ? eight.reverse : eight)
+      end
+      count == :all ? bits : bits[0, count]
+    end
+  end
+end
+
+class Array
+  alias __core_pack pack
+
+  def pack(template)
+    return __core_pack(template) unless String === template && (template.include?("B") || template.include?("b"))
+    objects = dup
+    at = 0
+    directives = H2O::BitStrings.directives(template).map do |letter, text, count|
+      if letter == "B" || letter == "b"
+        raise ArgumentError, "too few arguments" if at >= objects.size
+        raise TypeError, "#{objects[at].class} cannot be converted to String" unless objects[at].is_a?(String)
+        objects[at] = H2O::BitStrings.write(objects[at], letter, count)
+        text = "a*"
+      end
+      at += H2O::BitStrings.objects(letter, count, objects.size - at)
+      text
+    end
+    objects.__core_pack(directives.join)
+  end
+end
+
+class String
+  alias __core_unpack unpack
+
+  def unpack(template)
+    return __core_unpack(template) unless String === template && (template.include?("B") || template.include?("b"))
+    at = 0
+    found = []
+    directives = H2O::BitStrings.directives(template).map do |letter, text, count|
+      if letter == "B" || letter == "b"
+        found << [at, letter, count]
+        text = count == :all ? "a*" : "a#{(count + 7) / 8}"
+      end
+      at += H2O::BitStrings.objects(letter, count, bytesize)
+      text
+    end
+    objects = __core_unpack(directives.join)
+    found.each do |index, letter, count|
+      objects[index] = H2O::BitStrings.read(objects[index], letter, count) if index < objects.size
+    end
+    objects
+  end
+
+  def unpack1(template)
+    unpack(template)[0]
+  end
+end

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell};
 
-use fancy_regex::{BytesMode, Error, RegexBuilder, RuntimeError};
+use fancy_regex::{BytesMode, CompileError, Error, RegexBuilder, RuntimeError};
 
 use super::syntax::{self, Reading};
 use crate::{Leave, Vm, border, meter};
@@ -56,15 +56,34 @@ fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Re
     if reading == Reading::Octets {
         builder.bytes_mode(BytesMode::Ascii);
     }
-    builder.build().map_err(|error| {
-        let text = error.to_string();
-        // An error of the engine can have several lines, of which the last one says the reason.
-        let reason = text.lines().rfind(|line| !line.trim().is_empty());
-        reason
-            .unwrap_or("the engine does not support the pattern")
-            .trim()
-            .to_owned()
-    })
+    builder.build().map_err(|error| reason_of(&error))
+}
+
+/// Why the engine has refused a pattern.
+fn reason_of(error: &Error) -> String {
+    let text = match error {
+        Error::CompileError(error) => match &**error {
+            CompileError::InnerError(error) => innermost(error).to_string(),
+            error => error.to_string(),
+        },
+        error => error.to_string(),
+    };
+    // An error of the engine can have several lines, of which the last one says the reason.
+    let reason = text.lines().rfind(|line| !line.trim().is_empty());
+    let reason = reason.unwrap_or("the engine does not support the pattern");
+    let reason = reason.trim();
+    reason.strip_prefix("error: ").unwrap_or(reason).to_owned()
+}
+
+/// The error at the end of the chain of causes.
+fn innermost<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost
 }
 
 impl Regexp {

@@ -55,6 +55,9 @@ pub(super) fn translate(
             range: Range::Usual,
         },
         outer: Vec::new(),
+        consumes: false,
+        assertion: None,
+        groups: 0,
         names: 0,
         reading,
     };
@@ -62,13 +65,31 @@ pub(super) fn translate(
     Ok(translator.out)
 }
 
+/// A group whose `)` was not read yet.
+struct OpenGroup {
+    /// The options outside of the group.
+    mode: Mode,
+    /// Where the group begins in the translation.
+    start: usize,
+    /// Whether the group looks ahead or behind, so that it matches only the empty text.
+    looks: bool,
+    /// Whether a part before the group, in the group around it, can match characters.
+    consumes: bool,
+}
+
 struct Translator<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
     /// The options at this point of the pattern.
     mode: Mode,
-    /// The options outside of each open group.
-    outer: Vec<Mode>,
+    /// The open groups.
+    outer: Vec<OpenGroup>,
+    /// Whether a part of the innermost open group can match characters.
+    consumes: bool,
+    /// Where in `out` the part before this point begins, if it can match only the empty text, such as `^` and `(?=a)`.
+    assertion: Option<usize>,
+    /// Number of capture groups so far.
+    groups: u32,
     /// Depth of nested escapes that is being read: `\c`, `\C-` and `\M-` can be followed by another escape, as in `\M-\C-a`.
     names: usize,
     reading: Reading,
@@ -77,18 +98,42 @@ struct Translator<'a> {
 impl Translator<'_> {
     fn run(&mut self) -> Result<(), &'static str> {
         while let Some(next) = self.rest.next() {
+            if self.repeats_assertion(next) {
+                continue;
+            }
             match next {
-                '\\' => self.escape()?,
-                '[' => self.class(0)?,
-                '(' => self.group()?,
-                ')' => {
-                    self.mode = self.outer.pop().ok_or("unmatched close parenthesis")?;
-                    self.out.push(')');
+                '\\' => {
+                    let start = self.out.len();
+                    let is_assertion =
+                        matches!(self.rest.peek(), Some('A' | 'b' | 'B' | 'G' | 'Z' | 'z'));
+                    self.escape()?;
+                    self.note(is_assertion.then_some(start));
                 }
+                '[' => {
+                    self.class(0)?;
+                    self.note(None);
+                }
+                '(' => {
+                    self.assertion = None;
+                    self.group()?;
+                }
+                ')' => self.close()?,
                 '#' if self.mode.is_extended => {
                     while self.rest.next().is_some_and(|c| c != '\n') {}
                 }
-                _ => self.out.push(next),
+                '|' => {
+                    self.assertion = None;
+                    self.out.push('|');
+                }
+                '^' | '$' => {
+                    self.note(Some(self.out.len()));
+                    self.out.push(next);
+                }
+                _ if self.mode.is_extended && next.is_whitespace() => self.out.push(next),
+                _ => {
+                    self.note(None);
+                    self.out.push(next);
+                }
             }
         }
         if self.outer.is_empty() {
@@ -98,13 +143,86 @@ impl Translator<'_> {
         }
     }
 
+    /// Notes that a part of the pattern was read: an assertion, which begins at this place of the translation, or a part that can match
+    /// characters.
+    const fn note(&mut self, assertion: Option<usize>) {
+        self.assertion = assertion;
+        self.consumes |= assertion.is_none();
+    }
+
+    /// Begins a group. The text of its begin was not added to the translation yet.
+    fn open(&mut self, mode: Mode, looks: bool) {
+        self.outer.push(OpenGroup {
+            mode,
+            start: self.out.len(),
+            looks,
+            consumes: self.consumes,
+        });
+        self.consumes = false;
+    }
+
+    /// Ends a group, after its `)`.
+    fn close(&mut self) -> Result<(), &'static str> {
+        let group = self.outer.pop().ok_or("unmatched close parenthesis")?;
+        self.mode = group.mode;
+        self.out.push(')');
+        let is_assertion = group.looks || !self.consumes;
+        self.consumes = group.consumes;
+        self.note(is_assertion.then_some(group.start));
+        Ok(())
+    }
+
+    /// Reads the quantifier that begins with `first`, if the part before it is an assertion. The engine refuses such quantifiers, so
+    /// the assertion is written as optional, or without the quantifier. Returns whether there was one.
+    fn repeats_assertion(&mut self, first: char) -> bool {
+        let Some(start) = self.assertion else {
+            return false;
+        };
+        let is_optional = match first {
+            '?' | '*' => true,
+            '+' => false,
+            '{' => match self.least_of_interval() {
+                Some(least) => least == 0,
+                None => return false,
+            },
+            _ => return false,
+        };
+        // A lazy or possessive quantifier means the same here.
+        let _ = self.rest.next_if(|next| matches!(next, '?' | '+'));
+        if is_optional {
+            let assertion = self.out.split_off(start);
+            self.out.push_str(&format!("(?:{assertion}|)"));
+        }
+        true
+    }
+
+    /// Reads the interval quantifier whose `{` was read, up to its `}`. Returns its lower limit; `None`, if there is no such quantifier.
+    fn least_of_interval(&mut self) -> Option<u32> {
+        let mut ahead = self.rest.clone();
+        let mut numbers = String::new();
+        loop {
+            match ahead.next()? {
+                '}' => break,
+                next @ ('0'..='9' | ',') if numbers.len() < 16 => numbers.push(next),
+                _ => return None,
+            }
+        }
+        let (least, most) = numbers.split_once(',').unwrap_or((&numbers, ""));
+        if most.contains(',') || (least.is_empty() && most.is_empty()) {
+            return None;
+        }
+        self.rest = ahead;
+        Some(least.parse().unwrap_or(0))
+    }
+
     /// Translates a group, after its `(`.
     fn group(&mut self) -> Result<(), &'static str> {
         if self.outer.len() >= MOST_NESTED {
             return Err("too deep nest level");
         }
         if self.rest.peek() != Some(&'?') {
-            self.outer.push(self.mode);
+            self.groups += 1;
+            self.open(self.mode, false);
             self.out.push('(');
             return Ok(());
         }
@@ -124,7 +242,8 @@ impl Translator<'_> {
             Some('\'') => {
                 // The engine knows `(?'name'...)` only as `(?<name>...)`.
                 self.rest.next();
-                self.outer.push(self.mode);
+                self.groups += 1;
+                self.open(self.mode, false);
                 self.out.push_str("(?<");
                 loop {
                     match self.rest.next() {
@@ -137,8 +256,19 @@ impl Translator<'_> {
                 Ok(())
             }
             _ => {
-                self.outer.push(self.mode);
+                let mut ahead = self.rest.clone();
+                let kinds = (ahead.next(), ahead.next());
+                let looks = matches!(kinds, (Some('=' | '!'), _) | (Some('<'), Some('=' | '!')));
+                self.groups += u32::from(!looks && kinds.0 == Some('<'));
+                self.open(self.mode, looks);
                 self.out.push_str("(?");
+                // What follows, up to the pattern of the group, matches nothing.
+                while let Some(next) = self.rest.next_if(|next| "=!<>:~|".contains(*next)) {
+                    self.out.push(next);
+                    if next != '<' {
+                        break;
+                    }
+                }
                 Ok(())
             }
         }
@@ -174,7 +304,7 @@ impl Translator<'_> {
                     let written = format!("{on}{dash}{off}");
                     match end {
                         ':' => {
-                            self.outer.push(before);
+                            self.open(before, false);
                             self.out.push_str(&format!("(?{written}:"));
                         }
                         _ if written.is_empty() => {}
@@ -197,6 +327,11 @@ impl Translator<'_> {
         }
         match next {
             'p' | 'P' => self.property(next == 'P')?,
+            '1'..='7' if self.is_octal(next) => {
+                let first = next.to_digit(8).unwrap_or_default();
+                let code = self.digits(8, 2, first)?;
+                self.literal(char::from_u32(code & 0xff).ok_or("invalid code point value")?);
+            }
             'A' | 'b' | 'B' | 'G' | 'K' | 'R' | 'X' | 'Z' | 'z' | 'k' | 'g' | '1'..='9' => {
                 self.out.push('\\');
                 self.out.push(next);
@@ -207,6 +342,18 @@ impl Translator<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the digits of an escape outside of brackets are an octal number: they name no group. `first`, which follows the `\`, has
+    /// been read.
+    fn is_octal(&self, first: char) -> bool {
+        let rest = self.rest.clone();
+        let digits = std::iter::once(first).chain(rest.take_while(char::is_ascii_digit));
+        let number = digits.filter_map(|digit| digit.to_digit(10));
+        let number = number.fold(0_u32, |number, digit| {
+            number.saturating_mul(10).saturating_add(digit)
+        });
+        number > 9 && number > self.groups
     }
 
     /// The character that an escape means. `letter`, which follows the `\`, has been read.

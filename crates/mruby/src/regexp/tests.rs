@@ -45,6 +45,22 @@ fn patterns_match_as_in_ruby() {
         (r"'xfoo'[/(?<!x)foo/]", "nil"),
         (r"'aaa'[/a++a/]", "nil"),
         (r"'foobar'[/foo\Kbar/]", r#""bar""#),
+        (r"'b' =~ /(?=a)?b/", "0"),
+        (r"'a' =~ /^*a/", "0"),
+        (r"'a' =~ /\b?a/", "0"),
+        (r"'a' =~ /(?:^)?a/", "0"),
+        (r"'ba' =~ /(?:^|\b)+a/", "nil"),
+        (r"'xb' =~ /(?=a){0,2}?b/", "1"),
+        (r"'xb' =~ /(?<=x){1,}b/", "1"),
+        (r"'ab' =~ /(?<=x)+b/", "nil"),
+        (r"'a{,}' =~ /a\b{,}/", "0"),
+        (r"'aab' =~ /(a)*b/", "0"),
+        (r"'ABC' =~ /\101BC/", "0"),
+        (r"'a' =~ /\141/", "0"),
+        (
+            r"'aaaaaaaaaab' =~ /(a)(a)(a)(a)(a)(a)(a)(a)(a)(a)\10?b/",
+            "0",
+        ),
         (r"'abab'[/(ab)\1/]", r#""abab""#),
         (r"'(a(b)c)'[/\((?:[^()]|\g<0>)*\)/]", r#""(a(b)c)""#),
         (r"'x-y.z' =~ /[\w-.]{5}/", "0"),
@@ -264,6 +280,7 @@ fn a_pattern_that_cannot_be_compiled_raises() {
         "Regexp.new('*')",
         "Regexp.new('[b-a]')",
         r"Regexp.new('\p{Nothing}')",
+        r"Regexp.new('\1')",
         // Patterns of Ruby that the engine does not support, as docs/differences.md says.
         r"Regexp.new('\A(?<p>|.|(?:(?<c>.)\g<p>\k<c+0>))\z')",
         r"Regexp.new('(?<a>(.)\g<a>?\k<a>)')",
@@ -278,6 +295,21 @@ fn a_pattern_that_cannot_be_compiled_raises() {
                 && got.ends_with("(RegexpError)"),
             "{text} gave {got}"
         );
+    }
+}
+
+#[test]
+fn a_pattern_that_is_refused_says_why() {
+    let vm = vm();
+    for (text, reason) in [
+        (
+            r"Regexp.new('[z-a]')",
+            "invalid character class range, the start must be <= the end",
+        ),
+        (r"Regexp.new('\p{Foo}')", "Unicode property not found"),
+    ] {
+        let got = evaluate(&vm, text);
+        assert!(got.contains(reason), "{text} gave {got}");
     }
 }
 
