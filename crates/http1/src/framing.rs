@@ -56,15 +56,13 @@ impl FramingFields<'_> {
     /// until the connection closes.
     ///
     /// H2O compatibility: like H2O, this refuses a repeated `Content-Length` even if both values are the same, and ignores
-    /// the transfer coding `identity`.
-    pub(crate) fn body_length_of_response(
-        &self,
-        is_http10: bool,
-    ) -> Result<BodyLength, FramingError> {
+    /// the transfer coding `identity`. Chunked coding is read in responses of HTTP/1.0, too; their connection must not be used
+    /// again (RFC 9112 §6.1).
+    pub(crate) fn body_length_of_response(&self) -> Result<BodyLength, FramingError> {
         match (self.content_length, self.transfer_encoding) {
             (Some(_), None) if self.length_repeated => Err(FramingError::ContentLengthsDiffer),
             (None, Some(b"identity")) if !self.coding_repeated => Ok(BodyLength::None),
-            (_, _) => self.body_length(is_http10),
+            (_, _) => self.body_length(false),
         }
     }
 }
@@ -180,7 +178,7 @@ mod tests {
             for value in *codings {
                 fields.on_transfer_encoding(value.as_bytes());
             }
-            let got = fields.body_length_of_response(false);
+            let got = fields.body_length_of_response();
             assert_eq!(got, *want, "{lengths:?} {codings:?}");
         }
     }

@@ -103,7 +103,7 @@ fn delimit(
     } else if head.status.is_informational() {
         Delimiter::Interim
     } else {
-        let body = framing.body_length_of_response(is_http10)?;
+        let body = framing.body_length_of_response()?;
         if let BodyLength::Known(length) = body {
             head.length = Some(length);
         }
@@ -121,7 +121,11 @@ fn delimit(
         Delimiter::Chunked | Delimiter::UntilClose => BodyLength::Unknown,
         Delimiter::Tunnel => BodyLength::Tunnel,
     };
-    let is_delimited = !matches!(delimiter, Delimiter::UntilClose | Delimiter::Tunnel);
+    let is_delimited = match delimiter {
+        Delimiter::UntilClose | Delimiter::Tunnel => false,
+        Delimiter::Chunked => !is_http10,
+        Delimiter::Interim | Delimiter::Length(_) => true,
+    };
     Ok(ResponseFraming {
         delimiter,
         is_persistent: is_delimited && options.is_persistent(is_http10, false),
@@ -342,6 +346,11 @@ mod tests {
                 head,
                 b"HTTP/1.1 200 x\r\n\r\n",
                 Ok((Delimiter::Length(0), None, true)),
+            ),
+            (
+                GET,
+                b"HTTP/1.0 200 x\r\ntransfer-encoding: chunked\r\nconnection: keep-alive\r\n\r\n",
+                Ok((Delimiter::Chunked, None, false)),
             ),
             (
                 connect,

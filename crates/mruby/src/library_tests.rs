@@ -301,7 +301,10 @@ fn what_the_library_lacks_of_the_core_is_there() {
             "['ab'.unpack('B*'), 'ab'.unpack1('b8'), 'abc'.unpack('CB4a'), ''.unpack('B8')]",
             r#"[["0110000101100010"], "10000110", [97, "0110", "c"], [""]]"#,
         ),
-        ("begin [].pack('B'); rescue => e; e.message; end", r#""too few arguments""#),
+        (
+            "begin [].pack('B'); rescue => e; e.message; end",
+            r#""too few arguments""#,
+        ),
         (
             "[[1, 2].pack('nN'), ['abc'].pack('m'), \"\\x01\\x02\".unpack1('n'), 'YWJj'.unpack('m')]",
             r#"["\x00\x01\x00\x00\x00\x02", "YWJj\n", 258, ["abc"]]"#,

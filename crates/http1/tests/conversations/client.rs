@@ -348,10 +348,6 @@ fn broken_responses_have_different_errors() {
             UpstreamError::Framing(FramingError::TransferEncodingUnknown),
         ),
         (
-            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            UpstreamError::Framing(FramingError::TransferEncodingInHttp10),
-        ),
-        (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx",
             UpstreamError::Chunk(ChunkError::SizeInvalid),
         ),
