@@ -9,6 +9,7 @@ use crate::congestion::{Desk, Factory, KnownPaths};
 use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
+use crate::token::UsedTokens;
 
 /// Limit of the DATAGRAM frames that wait to be sent on a connection, in bytes. It has room for a few packets only: content
 /// of datagrams that wait longer is out of date.
@@ -195,6 +196,8 @@ pub struct ServerRole {
     pub retry_token_lifetime: Duration,
     /// How long a token that an earlier connection's NEW_TOKEN frame gave to a client validates the client's address.
     pub token_lifetime: Duration,
+    /// The tokens that clients have used. Endpoints that accept each other's tokens share it.
+    pub used_tokens: Arc<UsedTokens>,
     /// Bytes that may be sent to a client for each byte received from it, as long as its address is not validated (RFC 9000
     /// §8.1); at most 3.
     pub amplification_limit: u16,
@@ -220,6 +223,7 @@ impl ServerRole {
             retry: false,
             retry_token_lifetime: Duration::from_secs(30),
             token_lifetime: Duration::from_secs(600),
+            used_tokens: Arc::default(),
             amplification_limit: 3,
             retry_above: 24,
             max_handshakes: 1 << 12,

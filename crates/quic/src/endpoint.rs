@@ -793,7 +793,7 @@ fn library_server(
     let mut tokens = ValidationTokenConfig::default();
     tokens
         .lifetime(server.token_lifetime)
-        .log(UsedTokens::of_process())
+        .log(Arc::<UsedTokens>::clone(&server.used_tokens))
         .sent(1);
     let mut transport = server.transport.library(desk);
     watch.announced().few().apply(&mut transport);

@@ -1,6 +1,6 @@
 //! Keys of connection ids, tokens and stateless resets, derived from secrets that servers can share.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::error::Unspecified;
@@ -69,6 +69,14 @@ impl KeySet {
     }
 }
 
+/// A random secret for servers whose configuration gives none.
+static SECRET_OF_PROCESS: LazyLock<[u8; 32]> = LazyLock::new(|| {
+    let mut secret = [0; 32];
+    // If the system has no random numbers, TLS does not work either, so this key does not matter.
+    let _ = rand::fill(&mut secret);
+    secret
+});
+
 impl KeyRing {
     pub(crate) fn new(keys: &[Keys]) -> Arc<Self> {
         let ring = Self(RwLock::new(Vec::new()));
@@ -76,15 +84,13 @@ impl KeyRing {
         Arc::new(ring)
     }
 
-    /// Replaces the keys. If there are none, random keys are made that no other server has.
+    /// Replaces the keys. If there are none, the keys are those of this process, which no other server has: its workers have to read each
+    /// other's connection ids and tokens.
     pub(crate) fn replace(&self, keys: &[Keys]) {
         let sets = keys.iter().filter_map(|keys| KeySet::new(keys).ok());
         let mut sets: Vec<KeySet> = sets.collect();
         if sets.is_empty() {
-            let mut secret = [0; 32];
-            // If the system has no random numbers, TLS does not work either, so this key does not matter.
-            let _ = rand::fill(&mut secret);
-            sets.extend(KeySet::new(&Keys::derive(0, &secret)));
+            sets.extend(KeySet::new(&Keys::derive(0, &*SECRET_OF_PROCESS)));
         }
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = sets;
     }

@@ -55,6 +55,7 @@ pub use shared::SharedConnection;
 pub use stats::{Frames, Stats, Totals};
 pub use stream::{Read, StreamId, Write};
 pub use tls::{ClientTls, Handshake, TlsChooser};
+pub use token::UsedTokens;
 pub use trace::header as trace_header;
 
 /// Entry points for fuzzing QUIC.

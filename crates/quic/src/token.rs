@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use quinn_proto::{TokenLog, TokenReuseError};
@@ -13,15 +13,7 @@ const MAX_REMEMBERED: usize = 8192;
 
 /// The NEW_TOKEN tokens that clients have used.
 #[derive(Debug, Default)]
-pub(crate) struct UsedTokens(Mutex<Used>);
-
-impl UsedTokens {
-    /// The used tokens of this process: all workers share them, since a client may come to another worker each time.
-    pub(crate) fn of_process() -> Arc<Self> {
-        static ALL: LazyLock<Arc<UsedTokens>> = LazyLock::new(Arc::default);
-        Arc::clone(&ALL)
-    }
-}
+pub struct UsedTokens(Mutex<Used>);
 
 #[derive(Debug, Default)]
 struct Used {

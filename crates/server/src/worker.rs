@@ -34,7 +34,7 @@ use crate::sockets::inherited::supervisor_generation;
 use crate::stapling::StapleFetches;
 use crate::tcp::connections::Connections;
 use crate::{LoadedConfig, ServerSettings, worker_plan};
-use h2o_quic::KnownPaths;
+use h2o_quic::{KnownPaths, UsedTokens};
 use h2o_tls::{Resumption, ResumptionSettings};
 
 /// Number of threads per worker for blocking file operations.
@@ -83,6 +83,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) links: Arc<Links>,
     /// What all workers know about the network paths to QUIC clients.
     pub(crate) known_paths: KnownPaths,
+    /// The address validation tokens that QUIC clients have used at any worker.
+    pub(crate) used_tokens: Arc<UsedTokens>,
     /// Whether this worker refreshes the keys of TLS session resumption: exactly one worker does.
     pub(crate) refreshes_resumption: bool,
 }
@@ -118,6 +120,7 @@ impl Server {
         };
         let mut handles = Vec::new();
         let known_paths = KnownPaths::default();
+        let used_tokens: Arc<UsedTokens> = Arc::default();
         let mailboxes: Arc<[Mailbox]> = plan.iter().map(|_| Mailbox::default()).collect();
         for ((index, cpu), generation) in plan.into_iter().enumerate().zip(generations) {
             let (sender, orders) = unbounded_channel();
@@ -134,6 +137,7 @@ impl Server {
                 mailboxes: Arc::clone(&mailboxes),
                 links: Arc::clone(&links),
                 known_paths: known_paths.clone(),
+                used_tokens: Arc::clone(&used_tokens),
                 refreshes_resumption: index == 0,
             };
             let ready = ready.clone();
@@ -335,6 +339,7 @@ pub(crate) fn only_config(
         mailboxes: std::iter::once(Mailbox::default()).collect(),
         links: Arc::default(),
         known_paths: KnownPaths::default(),
+        used_tokens: Arc::default(),
         refreshes_resumption: false,
     };
     Ok((config, sender))
@@ -412,6 +417,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     })?;
     let shared = QuicShared {
         known_paths: config.known_paths,
+        used_tokens: config.used_tokens,
         mailboxes: config.mailboxes,
         links: config.links,
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use h2o_quic::{
     CongestionControl, EndpointConfig, Keys, KnownPaths, Neighbours, Placement, ServerRole,
-    TlsChooser, TransportSettings, forward,
+    TlsChooser, TransportSettings, UsedTokens, forward,
 };
 use h2o_tls::{QuicChoice, Resumption};
 
@@ -27,6 +27,8 @@ const DEFAULT_MAX_PAYLOAD: u16 = 1472;
 pub(crate) struct QuicShared {
     /// The network paths to clients that all workers remember, with figures such as round-trip times.
     pub(crate) known_paths: KnownPaths,
+    /// The address validation tokens that clients have used.
+    pub(crate) used_tokens: Arc<UsedTokens>,
     /// The mailboxes for datagrams, by the index of the worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
     /// Channels to the other generations of this server (processes before and after an upgrade of the binary).
@@ -82,6 +84,7 @@ fn transport(settings: &QuicSettings, http3: &Http3Settings) -> TransportSetting
 pub(super) fn server_role(
     settings: &QuicSettings,
     configured: &ServerSettings,
+    shared: &QuicShared,
     tls: Arc<AcceptorSlot>,
 ) -> ServerRole {
     let nodes = configured.quic_nodes.as_deref();
@@ -94,6 +97,7 @@ pub(super) fn server_role(
     }
     ServerRole {
         retry: settings.retry,
+        used_tokens: Arc::clone(&shared.used_tokens),
         amplification_limit: settings.amplification_limit,
         traces: settings.qlog.is_some(),
         handshake_rtts: settings.handshake_rtts,

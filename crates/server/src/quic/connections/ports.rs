@@ -35,7 +35,7 @@ impl QuicConnections {
                     known.push(next.listener.id);
                     port.listener = Rc::clone(&next.listener);
                     port.settings = Rc::clone(settings);
-                    let role = endpoint::server_role(settings, &self.settings, tls);
+                    let role = endpoint::server_role(settings, &self.settings, &self.shared, tls);
                     port.endpoint.borrow_mut().set_server(role);
                 }
                 None => port.listener = next.successor(&port.listener),
@@ -74,7 +74,7 @@ impl QuicConnections {
         let token = self.first_token | SOCKET_BIT | entry.key() as u64;
         self.registry.add_datagram_socket(&socket, token)?;
         let config = endpoint::config(
-            endpoint::server_role(&settings, &self.settings, tls),
+            endpoint::server_role(&settings, &self.settings, &self.shared, tls),
             &self.settings,
             &self.shared,
             endpoint::keys(&self.resumption),
