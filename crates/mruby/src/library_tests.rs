@@ -301,6 +301,7 @@ fn what_the_library_lacks_of_the_core_is_there() {
             "['ab'.unpack('B*'), 'ab'.unpack1('b8'), 'abc'.unpack('CB4a'), ''.unpack('B8')]",
             r#"[["0110000101100010"], "10000110", [97, "0110", "c"], [""]]"#,
         ),
+        (r#""\xaa\xbb1".unpack('n*B8')"#, r#"[43707, "00110001"]"#),
         (
             "begin [].pack('B'); rescue => e; e.message; end",
             r#""too few arguments""#,

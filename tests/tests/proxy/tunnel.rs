@@ -327,32 +327,6 @@ fn a_stream_that_is_reset_ends_its_tunnel() {
 }
 
 #[test]
-fn a_back_end_that_resets_its_connection_breaks_the_tunnel() {
-    let backend = Backend::start(|talk: &mut Talk| {
-        let _ = talk.read_head();
-        talk.send("HTTP/1.1 101 Switching Protocols\r\nupgrade: echo\r\n\r\nready\n");
-        let _ = talk.read_exactly(3);
-        talk.reset();
-    });
-    let server = proxy(ON, &backend);
-    let mut client = Http2::open(server.port(), &[]);
-    client.send_frame(&extended("echo"));
-    client.read_until("the opening of the tunnel", |client| {
-        client.answer(1).text() == "ready\n"
-    });
-    client.send_frame(&Frame::data(1, 0, "bye"));
-    client.read_until("the end of the tunnel", |client| client.answer(1).is_over());
-    let answer = client.answer(1);
-    assert_eq!(
-        answer.reset,
-        Some(code::CONNECT_ERROR),
-        "{}",
-        client.story()
-    );
-    server.wait_for_message("I/O error");
-}
-
-#[test]
 fn without_the_setting_extended_connect_is_forbidden() {
     let backend = echoing();
     let server = proxy("", &backend);

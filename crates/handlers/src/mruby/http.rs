@@ -71,7 +71,8 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
             | "expect" | "te" => {}
             "connection" => closes_connection |= value.trim_ascii().eq_ignore_ascii_case(b"close"),
             "transfer-encoding" => {
-                coding = Some(value.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+                let is_chunked = value.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                coding = Some(coding.is_none() && is_chunked);
             }
             // Field names are sent as the script has written them, because some servers compare names with regard to
             // case.

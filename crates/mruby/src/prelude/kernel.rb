@@ -139,7 +139,7 @@ module H2O
       found
     end
 
-    # How many objects a directive of `pack` takes, or one of `unpack` makes, if `rest` are left.
+    # How many objects a directive of `pack` takes if `rest` are left.
     def self.objects(letter, count, rest)
       case letter
       when "A", "a", "Z", "B", "b", "H", "h", "M", "m" then 1
@@ -197,24 +197,26 @@ class String
 
   def unpack(template)
     return __core_unpack(template) unless String === template && (template.include?("B") || template.include?("b"))
-    at = 0
+    before = ""
     found = []
-    directives = H2O::BitStrings.directives(template).map do |letter, text, count|
+    H2O::BitStrings.directives(template).each do |letter, text, count|
       if letter == "B" || letter == "b"
-        found << [at, letter, count]
+        found << [before.empty? ? 0 : __core_unpack(before).size, letter, count]
         text = count == :all ? "a*" : "a#{(count + 7) / 8}"
       end
-      at += H2O::BitStrings.objects(letter, count, bytesize)
-      text
+      before << text
     end
-    objects = __core_unpack(directives.join)
+    objects = __core_unpack(before)
     found.each do |index, letter, count|
       objects[index] = H2O::BitStrings.read(objects[index], letter, count) if index < objects.size
     end
     objects
   end
 
+  alias __core_unpack1 unpack1
+
   def unpack1(template)
+    return __core_unpack1(template) unless String === template && (template.include?("B") || template.include?("b"))
     unpack(template)[0]
   end
 end

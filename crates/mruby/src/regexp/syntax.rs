@@ -65,6 +65,16 @@ pub(super) fn translate(
     Ok(translator.out)
 }
 
+/// What a group does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GroupKind {
+    Captures,
+    /// Looks ahead or behind.
+    Looks,
+    /// Neither.
+    Groups,
+}
+
 /// A group whose `)` was not read yet.
 struct OpenGroup {
     /// The options outside of the group.
@@ -75,6 +85,8 @@ struct OpenGroup {
     looks: bool,
     /// Whether a part before the group, in the group around it, can match characters.
     consumes: bool,
+    /// Number of capture groups before the group.
+    groups: u32,
 }
 
 struct Translator<'a> {
@@ -151,12 +163,16 @@ impl Translator<'_> {
     }
 
     /// Begins a group. The text of its begin was not added to the translation yet.
-    fn open(&mut self, mode: Mode, looks: bool) {
+    fn open(&mut self, mode: Mode, kind: GroupKind) {
+        let looks = kind == GroupKind::Looks;
+        let captures = kind == GroupKind::Captures;
+        self.groups += u32::from(captures);
         self.outer.push(OpenGroup {
             mode,
             start: self.out.len(),
             looks,
             consumes: self.consumes,
+            groups: self.groups - u32::from(captures),
         });
         self.consumes = false;
     }
@@ -166,14 +182,17 @@ impl Translator<'_> {
         let group = self.outer.pop().ok_or("unmatched close parenthesis")?;
         self.mode = group.mode;
         self.out.push(')');
-        let is_assertion = group.looks || !self.consumes;
-        self.consumes = group.consumes;
-        self.note(is_assertion.then_some(group.start));
+        let is_empty = group.looks || !self.consumes;
+        let captures = self.groups > group.groups;
+        self.consumes = group.consumes || !is_empty;
+        // The engine takes quantifiers for groups that capture.
+        self.assertion = (is_empty && !captures).then_some(group.start);
         Ok(())
     }
 
-    /// Reads the quantifier that begins with `first`, if the part before it is an assertion. The engine refuses such quantifiers, so
-    /// the assertion is written as optional, or without the quantifier. Returns whether there was one.
+    /// Reads the quantifier that begins with `first`, if the part before it is an assertion, which the engine does not take
+    /// quantifiers for. An optional assertion means nothing, because it captures nothing; another one means the same as without
+    /// the quantifier. Returns whether there was one.
     fn repeats_assertion(&mut self, first: char) -> bool {
         let Some(start) = self.assertion else {
             return false;
@@ -181,23 +200,26 @@ impl Translator<'_> {
         let is_optional = match first {
             '?' | '*' => true,
             '+' => false,
-            '{' => match self.least_of_interval() {
-                Some(least) => least == 0,
+            '{' => match self.interval() {
+                // In Ruby, `{n}?` is no lazy quantifier, but makes `{n}` optional.
+                Some((least, is_exact)) => {
+                    least == 0 || (is_exact && self.rest.peek() == Some(&'?'))
+                }
                 None => return false,
             },
             _ => return false,
         };
-        // A lazy or possessive quantifier means the same here.
         let _ = self.rest.next_if(|next| matches!(next, '?' | '+'));
         if is_optional {
-            let assertion = self.out.split_off(start);
-            self.out.push_str(&format!("(?:{assertion}|)"));
+            self.out.truncate(start);
+            self.out.push_str("(?:)");
         }
         true
     }
 
-    /// Reads the interval quantifier whose `{` was read, up to its `}`. Returns its lower limit; `None`, if there is no such quantifier.
-    fn least_of_interval(&mut self) -> Option<u32> {
+    /// Reads the interval quantifier whose `{` was read, up to its `}`. Returns its lower limit and whether it has only this number;
+    /// `None`, if there is no such quantifier.
+    fn interval(&mut self) -> Option<(u32, bool)> {
         let mut ahead = self.rest.clone();
         let mut numbers = String::new();
         loop {
@@ -207,12 +229,13 @@ impl Translator<'_> {
                 _ => return None,
             }
         }
+        let is_exact = !numbers.contains(',');
         let (least, most) = numbers.split_once(',').unwrap_or((&numbers, ""));
         if most.contains(',') || (least.is_empty() && most.is_empty()) {
             return None;
         }
         self.rest = ahead;
-        Some(least.parse().unwrap_or(0))
+        Some((least.parse().unwrap_or(0), is_exact))
     }
 
     /// Translates a group, after its `(`.
@@ -221,8 +244,7 @@ impl Translator<'_> {
             return Err("too deep nest level");
         }
         if self.rest.peek() != Some(&'?') {
-            self.groups += 1;
-            self.open(self.mode, false);
+            self.open(self.mode, GroupKind::Captures);
             self.out.push('(');
             return Ok(());
         }
@@ -242,8 +264,7 @@ impl Translator<'_> {
             Some('\'') => {
                 // The engine knows `(?'name'...)` only as `(?<name>...)`.
                 self.rest.next();
-                self.groups += 1;
-                self.open(self.mode, false);
+                self.open(self.mode, GroupKind::Captures);
                 self.out.push_str("(?<");
                 loop {
                     match self.rest.next() {
@@ -258,10 +279,23 @@ impl Translator<'_> {
             _ => {
                 let mut ahead = self.rest.clone();
                 let kinds = (ahead.next(), ahead.next());
-                let looks = matches!(kinds, (Some('=' | '!'), _) | (Some('<'), Some('=' | '!')));
-                self.groups += u32::from(!looks && kinds.0 == Some('<'));
-                self.open(self.mode, looks);
+                let kind = match kinds {
+                    (Some('=' | '!'), _) | (Some('<'), Some('=' | '!')) => GroupKind::Looks,
+                    (Some('<'), _) => GroupKind::Captures,
+                    _ => GroupKind::Groups,
+                };
+                self.open(self.mode, kind);
                 self.out.push_str("(?");
+                if kinds.0 == Some('(') {
+                    // The condition names a group.
+                    while let Some(next) = self.rest.next() {
+                        self.out.push(next);
+                        if next == ')' {
+                            break;
+                        }
+                    }
+                    return Ok(());
+                }
                 // What follows, up to the pattern of the group, matches nothing.
                 while let Some(next) = self.rest.next_if(|next| "=!<>:~|".contains(*next)) {
                     self.out.push(next);
@@ -304,7 +338,7 @@ impl Translator<'_> {
                     let written = format!("{on}{dash}{off}");
                     match end {
                         ':' => {
-                            self.open(before, false);
+                            self.open(before, GroupKind::Groups);
                             self.out.push_str(&format!("(?{written}:"));
                         }
                         _ if written.is_empty() => {}
@@ -327,10 +361,15 @@ impl Translator<'_> {
         }
         match next {
             'p' | 'P' => self.property(next == 'P')?,
-            '1'..='7' if self.is_octal(next) => {
-                let first = next.to_digit(8).unwrap_or_default();
-                let code = self.digits(8, 2, first)?;
-                self.literal(char::from_u32(code & 0xff).ok_or("invalid code point value")?);
+            '1'..='9' if self.names_no_group(next) => {
+                let character = match next.to_digit(8) {
+                    Some(first) => {
+                        let code = self.digits(8, 2, first)?;
+                        self.octets(code)?
+                    }
+                    None => next,
+                };
+                self.literal(character);
             }
             'A' | 'b' | 'B' | 'G' | 'K' | 'R' | 'X' | 'Z' | 'z' | 'k' | 'g' | '1'..='9' => {
                 self.out.push('\\');
@@ -344,9 +383,9 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Whether the digits of an escape outside of brackets are an octal number: they name no group. `first`, which follows the `\`, has
-    /// been read.
-    fn is_octal(&self, first: char) -> bool {
+    /// Whether the digits of an escape outside of brackets name no group, so that they are an octal number or the digit `8` or `9`.
+    /// `first`, which follows the `\`, has been read.
+    fn names_no_group(&self, first: char) -> bool {
         let rest = self.rest.clone();
         let digits = std::iter::once(first).chain(rest.take_while(char::is_ascii_digit));
         let number = digits.filter_map(|digit| digit.to_digit(10));
@@ -450,10 +489,10 @@ impl Translator<'_> {
         char::from_u32(number).ok_or("invalid code point value")
     }
 
-    /// The character that `\x` escapes mean: the first octet if it is ASCII, else the UTF-8 character of this and the
+    /// The character that escapes of octets (`\xHH`, `\NNN`) mean: the first octet if it is ASCII, else the UTF-8 character of this and the
     /// following octets.
     fn octets(&mut self, first: u32) -> Result<char, &'static str> {
-        const NO_CHARACTER: &str = "`\\x` escapes that form no UTF-8 character are not supported";
+        const NO_CHARACTER: &str = "escapes of octets that form no UTF-8 character are not supported";
         let first = u8::try_from(first).map_err(|_| "too big number")?;
         if first < 0x80 {
             return Ok(first.into());
@@ -463,10 +502,16 @@ impl Translator<'_> {
             if let Ok(text) = std::str::from_utf8(&octets) {
                 return text.chars().next().ok_or(NO_CHARACTER);
             }
-            if self.rest.next() != Some('\\') || self.rest.next() != Some('x') {
+            if self.rest.next() != Some('\\') {
                 return Err(NO_CHARACTER);
             }
-            let next = self.digits(16, 2, 0)?;
+            let next = match self.rest.next() {
+                Some('x') => self.digits(16, 2, 0)?,
+                Some(digit @ '0'..='7') => {
+                    self.digits(8, 2, digit.to_digit(8).unwrap_or_default())?
+                }
+                _ => return Err(NO_CHARACTER),
+            };
             octets.push(u8::try_from(next).map_err(|_| NO_CHARACTER)?);
         }
         let text = std::str::from_utf8(&octets).map_err(|_| NO_CHARACTER)?;

@@ -81,7 +81,8 @@ pub(crate) fn admit(
     let Some(pending) = pending else {
         return Admission::Start;
     };
-    let is_collected = !pending.expects_continue && is_kept_for_second_run(exchange);
+    let is_collected =
+        !pending.expects_continue && is_kept_for_second_run(exchange, setup.temp_buffer_max_size);
     let body_use = match body_use {
         BodyUse::Stream if is_collected => BodyUse::Whole,
         other => other,
@@ -120,8 +121,9 @@ pub(crate) fn admit(
 const KEPT_FOR_SECOND_RUN: u64 = 64 * 1024;
 
 /// Whether the request may have to run again after the TLS handshake, and its body is short enough to be kept for that. A body of
-/// unknown length is not: the client may wait for the response before it sends the rest.
-fn is_kept_for_second_run(exchange: &Exchange) -> bool {
+/// unknown length is not: the client may wait for the response before it sends the rest. `max` is the largest body that may be
+/// collected.
+fn is_kept_for_second_run(exchange: &Exchange, max: u64) -> bool {
     exchange.is_early
-        && matches!(exchange.request.body, BodyLength::Known(len) if len <= KEPT_FOR_SECOND_RUN)
+        && matches!(exchange.request.body, BodyLength::Known(len) if len <= KEPT_FOR_SECOND_RUN.min(max))
 }

@@ -200,11 +200,10 @@ impl Requests {
             let slot = self.slots.occupy(id);
             slot.exchange = Some(exchange);
         }
-        let stops_body =
-            is_half_open && (S::RULES.stops_bodies_at_once || self.is_refused_tunnel(id));
+        let is_refused_tunnel = is_half_open && self.is_refused_tunnel(id);
         if is_half_open && self.keep_half_open(id) {
             self.read_on(streams, turn, id);
-        } else if stops_body {
+        } else if is_refused_tunnel {
             self.end(streams, turn, id, CloseReason::EnoughRead);
         } else {
             self.leave(streams, turn, id);
@@ -242,6 +241,10 @@ impl Requests {
     pub(super) fn leave<S: Streams>(&mut self, streams: &mut S, turn: &mut Turn<'_>, id: SlotId) {
         if !streams.is_input_open(id) {
             self.end(streams, turn, id, CloseReason::Complete);
+            return;
+        }
+        if S::RULES.stops_bodies_at_once {
+            self.end(streams, turn, id, CloseReason::EnoughRead);
             return;
         }
         self.resets.on_finished();

@@ -106,9 +106,7 @@ impl BodySource for TunnelSource {
                 exchange.note_transfer();
                 Poll::Ready(Some(Ok(piece.freeze())))
             }
-            // The client of a tunnel must be able to tell a broken connection from one that has ended (RFC 9113 §8.5).
-            Poll::Ready(Err(_)) => Poll::Ready(Some(Err(broken_off(Failure::IO)))),
-            Poll::Ready(Ok(0)) => {
+            Poll::Ready(Ok(0) | Err(_)) => {
                 let ended = exchange.connection.engine.on_closed();
                 Poll::Ready(ended.err().map(|error| Err(broken_off(text_of(error)))))
             }
