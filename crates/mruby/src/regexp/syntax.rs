@@ -58,6 +58,8 @@ pub(super) fn translate(
         consumes: false,
         assertion: None,
         groups: 0,
+        implied: 0,
+        depth: 0,
         names: 0,
         reading,
     };
@@ -87,6 +89,8 @@ struct OpenGroup {
     consumes: bool,
     /// Number of capture groups before the group.
     groups: u32,
+    /// The value of [`Translator::implied`] around the group.
+    implied: usize,
 }
 
 struct Translator<'a> {
@@ -102,6 +106,10 @@ struct Translator<'a> {
     assertion: Option<usize>,
     /// Number of capture groups so far.
     groups: u32,
+    /// Number of groups in the translation that end with the innermost open group, though the pattern has no `)` for them.
+    implied: usize,
+    /// Number of groups in the translation that are open at this point.
+    depth: usize,
     /// Depth of nested escapes that is being read: `\c`, `\C-` and `\M-` can be followed by another escape, as in `\M-\C-a`.
     names: usize,
     reading: Reading,
@@ -149,6 +157,7 @@ impl Translator<'_> {
             }
         }
         if self.outer.is_empty() {
+            self.out.push_str(&")".repeat(self.implied));
             Ok(())
         } else {
             Err("end pattern with unmatched parenthesis")
@@ -173,15 +182,19 @@ impl Translator<'_> {
             looks,
             consumes: self.consumes,
             groups: self.groups - u32::from(captures),
+            implied: std::mem::take(&mut self.implied),
         });
         self.consumes = false;
+        self.depth += 1;
     }
 
     /// Ends a group, after its `)`.
     fn close(&mut self) -> Result<(), &'static str> {
         let group = self.outer.pop().ok_or("unmatched close parenthesis")?;
         self.mode = group.mode;
-        self.out.push(')');
+        self.out.push_str(&")".repeat(self.implied + 1));
+        self.depth -= self.implied + 1;
+        self.implied = group.implied;
         let is_empty = group.looks || !self.consumes;
         let captures = self.groups > group.groups;
         self.consumes = group.consumes || !is_empty;
@@ -240,7 +253,7 @@ impl Translator<'_> {
 
     /// Translates a group, after its `(`.
     fn group(&mut self) -> Result<(), &'static str> {
-        if self.outer.len() >= MOST_NESTED {
+        if self.depth >= MOST_NESTED {
             return Err("too deep nest level");
         }
         if self.rest.peek() != Some(&'?') {
@@ -288,7 +301,7 @@ impl Translator<'_> {
                 self.out.push_str("(?");
                 if kinds.0 == Some('(') {
                     // The condition names a group.
-                    while let Some(next) = self.rest.next() {
+                    for next in self.rest.by_ref() {
                         self.out.push(next);
                         if next == ')' {
                             break;
@@ -341,8 +354,13 @@ impl Translator<'_> {
                             self.open(before, GroupKind::Groups);
                             self.out.push_str(&format!("(?{written}:"));
                         }
-                        _ if written.is_empty() => {}
-                        _ => self.out.push_str(&format!("(?{written})")),
+                        // In Ruby, what follows `(?i)` up to the end of the group is a group of its own: `a(?i)b|c` means
+                        // `a(?i:b|c)`.
+                        _ => {
+                            self.out.push_str(&format!("(?{written}:"));
+                            self.implied += 1;
+                            self.depth += 1;
+                        }
                     }
                     return Ok(());
                 }
@@ -492,7 +510,8 @@ impl Translator<'_> {
     /// The character that escapes of octets (`\xHH`, `\NNN`) mean: the first octet if it is ASCII, else the UTF-8 character of this and the
     /// following octets.
     fn octets(&mut self, first: u32) -> Result<char, &'static str> {
-        const NO_CHARACTER: &str = "escapes of octets that form no UTF-8 character are not supported";
+        const NO_CHARACTER: &str =
+            "escapes of octets that form no UTF-8 character are not supported";
         let first = u8::try_from(first).map_err(|_| "too big number")?;
         if first < 0x80 {
             return Ok(first.into());

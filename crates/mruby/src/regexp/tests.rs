@@ -56,6 +56,10 @@ fn patterns_match_as_in_ruby() {
         (r"'a{,}' =~ /a\b{,}/", "0"),
         (r"'aab' =~ /(a)*b/", "0"),
         (r"'ABC' =~ /\101BC/", "0"),
+        (r"'C' =~ /a(?i)b|c/", "nil"),
+        (r"'aC' =~ /a(?i)b|c/", "0"),
+        (r"'xC' =~ /(?:x(?i)b|c)/", "0"),
+        (r"'c' =~ /(?:x(?i)b)|C/", "nil"),
         (r"'é' =~ /\303\251/", "0"),
         (r"'80' =~ /\80/", "0"),
         (r"'a' =~ /(a)?(?(1)|b)/", "0"),
@@ -294,6 +298,7 @@ fn a_pattern_that_cannot_be_compiled_raises() {
         "Regexp.new('[b-a]')",
         r"Regexp.new('\p{Nothing}')",
         r"Regexp.new('\1')",
+        "Regexp.new('(?i)' * 20000)",
         // Patterns of Ruby that the engine does not support, as docs/differences.md says.
         r"Regexp.new('\A(?<p>|.|(?:(?<c>.)\g<p>\k<c+0>))\z')",
         r"Regexp.new('(?<a>(.)\g<a>?\k<a>)')",
