@@ -472,7 +472,20 @@ impl Server {
     }
 
     /// Waits until the server's output contains `text`. Other threads read the output, so it may come late.
+    ///
+    /// # Panics
+    /// If that does not happen within 20 seconds; the output is printed then.
     pub fn wait_for_message(&self, text: &str) {
+        /// Prints the output of a server when the wait has failed.
+        struct Waiting<'a>(&'a Server);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    eprintln!("{}", self.0.messages());
+                }
+            }
+        }
+        let _waiting = Waiting(self);
         eventually(&format!("the message `{text}`"), || {
             self.messages().contains(text).then_some(())
         });
