@@ -18,7 +18,7 @@ pub const MAX_TRAILER_FIELDS: usize = 100;
 /// Decodes a whole body in chunked coding. Trailers are dropped.
 ///
 /// # Errors
-/// Returns an error if the body is not valid, or does not end with `encoded`.
+/// Returns an error if the body is not valid, or ends before or after the end of `encoded`.
 pub fn decode_chunked(encoded: &[u8]) -> Result<Vec<u8>, ChunkError> {
     let mut reader = ChunkedReader::new();
     let mut content = Vec::with_capacity(encoded.len());

@@ -137,28 +137,20 @@ fn http2(server: &Running, requests: &[Vec<u8>]) -> Client {
     early(server, b"h2", &[preface(), requests.concat()].concat())
 }
 
-/// Encodes the HEADERS and DATA frames of a POST request.
+/// Encodes the HEADERS and DATA frames of a POST request whose length is not announced.
 fn post(stream: u32, path: &str, text: &str) -> Vec<u8> {
-    let head = encode(&[
-        (":method", "POST"),
-        (":scheme", "https"),
-        (":authority", "a.test"),
-        (":path", path),
-    ]);
-    let mut bytes = Frame::request_with_content(stream, head).bytes();
-    bytes.extend(Frame::data(stream, flag::END_STREAM, text).bytes());
-    bytes
+    post_with(stream, path, text, &[])
 }
 
-/// As [`post`], with `content-length`.
-fn post_announced(stream: u32, path: &str, text: &str) -> Vec<u8> {
-    let head = encode(&[
+/// As [`post`], with these fields in addition.
+fn post_with(stream: u32, path: &str, text: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let head = [
         (":method", "POST"),
         (":scheme", "https"),
         (":authority", "a.test"),
         (":path", path),
-        ("content-length", &text.len().to_string()),
-    ]);
+    ];
+    let head = encode(&[&head, fields].concat());
     let mut bytes = Frame::request_with_content(stream, head).bytes();
     bytes.extend(Frame::data(stream, flag::END_STREAM, text).bytes());
     bytes
@@ -253,7 +245,7 @@ fn a_handler_that_says_so_after_the_handshake_is_asked_again() {
 fn a_short_body_of_announced_length_is_kept_for_the_second_run() {
     let server = start("");
     let requests = [
-        post_announced(1, "/pulling", "content"),
+        post_with(1, "/pulling", "content", &[("content-length", "7")]),
         get(3, "/tell", &[]),
     ];
     let mut client = http2(&server, &requests);

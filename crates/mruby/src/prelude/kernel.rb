@@ -117,6 +117,14 @@ end
 # The directives `B` and `b` of `pack` and `unpack`, which mruby reads, but ignores: strings of bits, from the highest or from the lowest one.
 module H2O
   module BitStrings
+    def self.are_in?(template)
+      String === template && (template.include?("B") || template.include?("b"))
+    end
+
+    def self.is?(letter)
+      letter == "B" || letter == "b"
+    end
+
     # The directives of a template: for each its letter, its text, and its count, which is `:all` or a number.
     def self.directives(template)
       found = []
@@ -175,11 +183,11 @@ class Array
   alias __core_pack pack
 
   def pack(template)
-    return __core_pack(template) unless String === template && (template.include?("B") || template.include?("b"))
+    return __core_pack(template) unless H2O::BitStrings.are_in?(template)
     objects = dup
     at = 0
     directives = H2O::BitStrings.directives(template).map do |letter, text, count|
-      if letter == "B" || letter == "b"
+      if H2O::BitStrings.is?(letter)
         raise ArgumentError, "too few arguments" if at >= objects.size
         raise TypeError, "#{objects[at].class} cannot be converted to String" unless objects[at].is_a?(String)
         objects[at] = H2O::BitStrings.write(objects[at], letter, count)
@@ -196,11 +204,11 @@ class String
   alias __core_unpack unpack
 
   def unpack(template)
-    return __core_unpack(template) unless String === template && (template.include?("B") || template.include?("b"))
+    return __core_unpack(template) unless H2O::BitStrings.are_in?(template)
     before = ""
     found = []
     H2O::BitStrings.directives(template).each do |letter, text, count|
-      if letter == "B" || letter == "b"
+      if H2O::BitStrings.is?(letter)
         found << [before.empty? ? 0 : __core_unpack(before).size, letter, count]
         text = count == :all ? "a*" : "a#{(count + 7) / 8}"
       end
@@ -216,7 +224,7 @@ class String
   alias __core_unpack1 unpack1
 
   def unpack1(template)
-    return __core_unpack1(template) unless String === template && (template.include?("B") || template.include?("b"))
+    return __core_unpack1(template) unless H2O::BitStrings.are_in?(template)
     unpack(template)[0]
   end
 end

@@ -198,7 +198,7 @@ impl Translator<'_> {
         let is_empty = group.looks || !self.consumes;
         let captures = self.groups > group.groups;
         self.consumes = group.consumes || !is_empty;
-        // The engine takes quantifiers for groups that capture.
+        // A group that captures cannot be left out, and the engine takes quantifiers for most of them.
         self.assertion = (is_empty && !captures).then_some(group.start);
         Ok(())
     }
@@ -215,8 +215,8 @@ impl Translator<'_> {
             '+' => false,
             '{' => match self.interval() {
                 // In Ruby, `{n}?` is no lazy quantifier, but makes `{n}` optional.
-                Some((least, is_exact)) => {
-                    least == 0 || (is_exact && self.rest.peek() == Some(&'?'))
+                Some((is_from_zero, is_exact)) => {
+                    is_from_zero || (is_exact && self.rest.peek() == Some(&'?'))
                 }
                 None => return false,
             },
@@ -230,9 +230,9 @@ impl Translator<'_> {
         true
     }
 
-    /// Reads the interval quantifier whose `{` was read, up to its `}`. Returns its lower limit and whether it has only this number;
-    /// `None`, if there is no such quantifier.
-    fn interval(&mut self) -> Option<(u32, bool)> {
+    /// Reads the interval quantifier whose `{` was read, up to its `}`. Returns whether its lower limit is zero, and whether it has only
+    /// one number; `None`, if there is no such quantifier.
+    fn interval(&mut self) -> Option<(bool, bool)> {
         let mut ahead = self.rest.clone();
         let mut numbers = String::new();
         loop {
@@ -248,7 +248,7 @@ impl Translator<'_> {
             return None;
         }
         self.rest = ahead;
-        Some((least.parse().unwrap_or(0), is_exact))
+        Some((least.bytes().all(|digit| digit == b'0'), is_exact))
     }
 
     /// Translates a group, after its `(`.

@@ -68,6 +68,8 @@ fn patterns_match_as_in_ruby() {
         (r"'ab'.scan(/()??(a|b)/)", r#"[[nil, "a"], [nil, "b"]]"#),
         (r"'xa' =~ /\b{1}?a/", "1"),
         (r"'xa' =~ /\b{1,2}?a/", "nil"),
+        (r"'xa' =~ /\b{9999999999}a/", "nil"),
+        (r"'xa' =~ /\b{000,1}a/", "1"),
         (
             r"('^' + '*' * 20000).then { |p| 'a' =~ Regexp.new(p) }",
             "0",

@@ -43,7 +43,6 @@ pub mod code {
     pub const REFUSED_STREAM: u32 = 7;
     pub const CANCEL: u32 = 8;
     pub const COMPRESSION_ERROR: u32 = 9;
-    pub const CONNECT_ERROR: u32 = 10;
     pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
