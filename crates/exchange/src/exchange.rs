@@ -11,8 +11,8 @@ use h2o_log::LineLimit;
 
 use crate::{
     Address, BodyError, ClientOrigin, ConnectionInfo, ExchangeRef, ForwardedRequest, LocalSite,
-    Protocol, PushOrder, RequestBody, RerouteKind, Reroutes, Response, Restore, Route, SubRequest,
-    Worker,
+    Premise, Protocol, PushOrder, RequestBody, RerouteKind, Reroutes, Response, Restore, Route,
+    SubRequest, Worker,
 };
 
 /// One request with its response, from the first byte of the head to the log line.
@@ -84,6 +84,8 @@ pub struct Exchange {
     /// The value of `error-log.emit-request-errors` of the `file.custom-handler` that has taken the request; `None`: that
     /// of the path counts.
     pub emit_request_errors: Option<bool>,
+    /// What the response depends on besides the request, if the handler knows that. Filters and redirects clear it.
+    pub premise: Option<Rc<dyn Premise>>,
     /// Index of the handler that is running or ran last, among the handlers of the path.
     pub handler: usize,
     /// Set if the request was made by a handler of this server, not by a client.
@@ -198,6 +200,7 @@ impl Exchange {
             mime: None,
             script: None,
             emit_request_errors: None,
+            premise: None,
             handler: 0,
             sub_request: None,
             spare: Headers::new(),
@@ -284,6 +287,7 @@ impl Exchange {
         self.mime = None;
         self.script = None;
         self.emit_request_errors = None;
+        self.premise = None;
         self.sub_request = None;
     }
 

@@ -24,6 +24,7 @@ mod http3;
 mod outcome;
 mod path_check;
 mod path_pattern;
+mod premise;
 mod protocol;
 mod request_body;
 mod scope;
@@ -62,6 +63,7 @@ pub use outcome::{
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
 pub use path_pattern::{PathPattern, compile_regex};
+pub use premise::Premise;
 pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{

@@ -143,6 +143,32 @@ impl RequestHead {
         }
     }
 
+    /// Whether both heads were made in the same way from the same bytes: see [`Headers::is_same`].
+    #[inline]
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            method,
+            scheme,
+            version,
+            headers,
+            body,
+            target,
+            query_at,
+            normal,
+            nul,
+            authority,
+            upgrade,
+            expect,
+        } = other;
+        (self.target, self.query_at, self.normal) == (*target, *query_at, *normal)
+            && (self.nul, self.authority) == (*nul, *authority)
+            && (self.upgrade, self.expect) == (*upgrade, *expect)
+            && (self.scheme, self.version, self.body) == (*scheme, *version, *body)
+            && self.method == *method
+            && self.headers.is_same(headers)
+    }
+
     /// Replaces this head by a copy of `other` and reuses the memory.
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {

@@ -72,7 +72,7 @@ fn too_long() -> ! {
     panic!("a message head is limited far below 4 GiB")
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StoredField {
     known: Option<Known>,
     /// The name in lower case; unused for well-known names.
@@ -439,6 +439,14 @@ impl Headers {
         self.entries.clear();
         self.entries.extend_from_slice(&other.entries);
         self.scattered = other.scattered;
+    }
+
+    /// Whether both blocks have the same fields in the same places of equal arenas. Blocks with the same fields that came about in
+    /// different ways may differ in this.
+    #[inline]
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.arena == other.arena && self.entries == other.entries
     }
 
     /// Adds a copy of every field of `other`.

@@ -10,11 +10,16 @@ mod trick;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::rc::Rc;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use embedded::Embedded;
 use h2o_config::Directive;
-use h2o_exchange::{Body, BodyUse, Exchange, Handler, Outcome, RequestBody, Response, Scope};
+use h2o_exchange::{
+    Body, BodyUse, Exchange, Handler, Outcome, Premise, RequestBody, Response, Scope, Worker,
+};
 use h2o_http::{Headers, StatusCode};
 use h2o_testkit::{eventually, patient};
 use identity::quic_listener;
@@ -96,12 +101,42 @@ impl Handler for NoText {
     }
 }
 
+/// A handler whose responses hold as long as the test wants. It answers with the number of its calls.
+struct Counted;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static HOLDS: AtomicBool = AtomicBool::new(true);
+
+thread_local! {
+    static PREMISE: Rc<dyn Premise> = Rc::new(Counted);
+}
+
+impl Premise for Counted {
+    fn holds(&self, _: &Worker) -> bool {
+        HOLDS.load(SeqCst)
+    }
+}
+
+impl Handler for Counted {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let call = CALLS.fetch_add(1, SeqCst) + 1;
+        exchange.premise = Some(PREMISE.with(Rc::clone));
+        let body = Body::Bytes(call.to_string().into());
+        Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::None
+    }
+}
+
 const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.handlers", |scope, command| {
     for name in command.node.scalar()?.split(' ') {
         scope.handlers.push(match name {
             "wrap" => Box::new(Wrap),
             "later" => Box::new(Later),
             "no-text" => Box::new(NoText),
+            "counted" => Box::new(Counted),
             _ => Box::new(Measure),
         });
     }
@@ -114,6 +149,12 @@ fn start(settings: &str) -> Embedded {
 
 /// Starts a server; `settings` are global directives, `paths` are lines of the configuration with additional paths.
 fn start_with(settings: &str, paths: &str) -> Embedded {
+    let settings = format!("header.add: 'x-rule: seen by filters'\n{settings}");
+    start_bare(&settings, paths)
+}
+
+/// Like [`start_with`], but without a filter that applies to all paths.
+fn start_bare(settings: &str, paths: &str) -> Embedded {
     static IDENTITY: OnceLock<tempfile::TempDir> = OnceLock::new();
     let identity = IDENTITY.get_or_init(identity::folder).path();
     Embedded::start(DIRECTIVES, |port| {
@@ -121,8 +162,7 @@ fn start_with(settings: &str, paths: &str) -> Embedded {
         format!(
             "num-threads: 1
 listen: {{ host: 127.0.0.1, port: {port} }}
-{quic}header.add: 'x-rule: seen by filters'
-{settings}
+{quic}{settings}
 hosts:
   default:
     paths:
@@ -626,6 +666,92 @@ fn guards_answer_before_the_body_is_collected() {
             let counted = client.ask(Request::Expect(path, 30_000));
             assert_eq!(counted, answered(&[100, 200], "30000 bytes"), "{version:?}");
         }
+    }
+}
+
+#[test]
+fn a_handler_is_not_asked_again_while_its_response_to_a_repeated_request_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let paths = format!(
+        "      /counted: {{ test.handlers: counted }}
+      /second: {{ allow: 127.0.0.1, test.handlers: counted }}
+      /logged: {{ test.handlers: counted, access-log: {} }}
+      /filtered: {{ test.handlers: counted, header.add: 'x-rule: seen by filters' }}
+",
+        log.display()
+    );
+    const TIMES: usize = 40;
+    for version in VERSIONS {
+        let server = start_bare("", &paths);
+        let mut client = Client::connect(&server, version);
+        // Sends a request many times. Returns how often the handler was asked.
+        let mut calls = |request: Request<'_>| {
+            let before = CALLS.load(SeqCst);
+            let mut latest = before;
+            for _ in 0..TIMES {
+                let answer = client.ask(request).unwrap();
+                assert_eq!(answer.statuses, [200], "{version:?}, {request:?}");
+                let call = answer.body.parse().unwrap();
+                assert!(latest <= call && call <= CALLS.load(SeqCst), "{version:?}");
+                latest = call;
+            }
+            CALLS.load(SeqCst) - before
+        };
+        HOLDS.store(true, SeqCst);
+        let field = [("x-field", "of the request")];
+        for request in [
+            Request::Get("/counted"),
+            Request::Get("/counted?query"),
+            Request::With("GET", "/counted", &field),
+            Request::With("OPTIONS", "/counted", &field),
+        ] {
+            // The first one or two responses are made, and one more in each second, since the `date` field changes.
+            let made = calls(request);
+            assert!(
+                (1..TIMES / 2).contains(&made),
+                "{version:?}, {request:?}: {made}"
+            );
+        }
+        // Something else than the handler would have to see each request or response.
+        for path in ["/second", "/logged", "/filtered"] {
+            assert_eq!(calls(Request::Get(path)), TIMES, "{version:?}, {path}");
+        }
+        assert_eq!(calls(Request::Empty("/counted")), TIMES, "{version:?}");
+        assert!(calls(Request::Get("/counted")) < TIMES, "{version:?}");
+        HOLDS.store(false, SeqCst);
+        assert_eq!(calls(Request::Get("/counted")), TIMES, "{version:?}");
+    }
+    let lines = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(lines.lines().count(), VERSIONS.len() * TIMES);
+}
+
+#[test]
+fn a_file_that_changes_is_seen_by_the_next_of_repeated_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, other) = (folder.path().join("file"), folder.path().join("other"));
+    std::fs::write(&file, "of before the test").unwrap();
+    // Only a file that has not changed in the last second is cached.
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let paths = format!("      /: {{ file.dir: {} }}\n", folder.path().display());
+    for version in VERSIONS {
+        let server = start_bare("", &paths);
+        let mut client = Client::connect(&server, version);
+        for round in 0..8 {
+            let content = format!("content {version:?} of round {round}");
+            std::fs::write(&other, &content).unwrap();
+            let times = std::fs::FileTimes::new().set_modified(old);
+            let opened = std::fs::File::options().write(true).open(&other).unwrap();
+            opened.set_times(times).unwrap();
+            std::fs::rename(&other, &file).unwrap();
+            for _ in 0..5 {
+                let answer = client.ask(Request::Get("/file")).unwrap();
+                assert_eq!((&*answer.statuses, &*answer.body), (&[200][..], &*content));
+            }
+        }
+        std::fs::remove_file(&file).unwrap();
+        let answer = client.ask(Request::Get("/file")).unwrap();
+        assert_eq!(answer.statuses, [404], "{version:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::Clock;
+use h2o_exchange::{Clock, Counter, Premise, Worker};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::document::Document;
@@ -55,6 +55,8 @@ pub(super) struct CacheEntry {
     /// last checked.
     checked: Cell<(u64, Instant)>,
     watch: Cell<WatchState>,
+    /// Whether the entry has left the cache: another one may have taken its place.
+    is_removed: Cell<bool>,
     /// Whether the entry was used since eviction last examined it (second-chance algorithm).
     used: Cell<bool>,
     hash: u64,
@@ -102,6 +104,25 @@ impl CacheEntry {
             IDLE
         };
         now.saturating_duration_since(self.checked.get().1) > limit
+    }
+}
+
+impl Premise for CacheEntry {
+    #[inline]
+    fn holds(&self, worker: &Worker) -> bool {
+        if self.is_removed.get() {
+            return false;
+        }
+        let is_current = self.checked.get().0 == worker.clock.turn() || {
+            let cache = worker.local::<ContentCache>();
+            let inner = &mut *cache.inner.borrow_mut();
+            self.is_still_current(&worker.clock, &mut inner.watches)
+        };
+        if is_current {
+            self.used.set(true);
+            worker.counters.count(Counter::CacheHits);
+        }
+        is_current
     }
 }
 
@@ -183,6 +204,7 @@ impl ContentCache {
             mtime_is_reliable,
             checked: Cell::new((turn, clock.now())),
             watch: Cell::new(WatchState::Earning(0)),
+            is_removed: Cell::new(false),
             used: Cell::new(false),
             hash: inner.hash(key),
             bytes,
@@ -252,6 +274,7 @@ impl Inner {
         let Some(entry) = self.places[at].take() else {
             return;
         };
+        entry.is_removed.set(true);
         if let Ok(found) = self.table.find_entry(entry.hash, |&other| other == at) {
             found.remove();
         }

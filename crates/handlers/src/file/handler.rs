@@ -180,7 +180,9 @@ impl Handler for FileHandler {
         };
         if let Some(entry) = cache.get(key, &exchange.worker.clock) {
             exchange.worker.counters.count(Counter::CacheHits);
-            return respond::document(exchange, &entry.document);
+            let outcome = respond::document(exchange, &entry.document);
+            exchange.premise = Some(entry);
+            return outcome;
         }
         look_up(exchange, service, encodings)
     }

@@ -101,21 +101,25 @@ impl Http1 {
                     self.streams.engine.shut_down();
                 }
                 let engine = &self.streams.engine;
-                let begun = engine.first_byte_at().unwrap_or(turn.now);
+                let (begun, has_body) = (engine.first_byte_at(), !engine.is_body_done());
+                let begun = begun.unwrap_or(turn.now);
                 Requests::begin(turn, &spare, begun);
+                spare.borrow_mut().protocol = Protocol::Http1 {
+                    index: engine.request_index(),
+                };
+                if !has_body
+                    && (self.requests).repeat(&mut self.streams, turn, SlotId::ONLY, &spare)
                 {
-                    let exchange = &mut *spare.borrow_mut();
-                    exchange.protocol = Protocol::Http1 {
-                        index: engine.request_index(),
-                    };
-                    routing::route(exchange, &turn.connection.listener);
+                    return self.send_output(turn);
                 }
+                routing::route(&mut spare.borrow_mut(), &turn.connection.listener);
                 if turn.connection.listener.setup.http1.upgrade_to_http2
                     && upgrade::is_wanted(&spare.borrow(), turn)
                 {
                     return self.upgrade(turn, spare);
                 }
-                let pending = (!engine.is_body_done()).then(|| Pending {
+                let engine = &self.streams.engine;
+                let pending = has_body.then(|| Pending {
                     expects_continue: engine.wants_continue(),
                     has_begun: input.at < input.buffer.len(),
                 });

@@ -16,6 +16,7 @@ mod error_page;
 mod guards;
 pub(crate) mod paces;
 mod push;
+mod repeat;
 mod reroute;
 mod resets;
 mod respond;
@@ -42,6 +43,7 @@ pub(crate) use body::BodyRoom;
 pub(crate) use content::{Content, PullResult, Source};
 use early::EarlyRequests;
 use push::Pushes;
+use repeat::Latest;
 use resets::Resets;
 pub(crate) use run::{Arrived, StreamRequest};
 use slots::{Mark, Phase, SlotPool, Slots, retire};
@@ -66,6 +68,8 @@ pub(crate) struct Requests {
     early: Option<Box<EarlyRequests>>,
     /// State of the server pushes; present from the first push on.
     pushes: Option<Box<Pushes>>,
+    /// The latest response, for a request that comes again.
+    latest: Latest,
     /// Counts how often the client has reset requests.
     resets: Resets,
     /// Whether requests that were answered with errors have used up the abuse budget.
@@ -107,6 +111,7 @@ impl Requests {
             graces: VecDeque::new(),
             early: is_early.then(Box::default),
             pushes: None,
+            latest: Latest::Nothing,
             resets: Resets::default(),
             is_overdrawn: false,
             flushing: None,
@@ -224,7 +229,7 @@ impl Requests {
     /// Bytes of memory that the table of requests holds.
     pub(crate) fn retained(&self) -> usize {
         let pushes = self.pushes.as_ref().map_or(0, |pushes| pushes.retained());
-        self.slots.retained() + pushes
+        self.slots.retained() + pushes + self.latest.retained()
     }
 
     /// Frees memory that can be allocated again when it is needed. The connection must have no requests.
@@ -233,6 +238,7 @@ impl Requests {
         self.queue = VecDeque::new();
         self.woken = Vec::new();
         self.ahead = Vec::new();
+        self.latest = Latest::Nothing;
     }
 
     /// Ends all requests when the connection is closed.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context as TaskContext, Waker};
 
-use h2o_exchange::{Body, BodyError, Counter, ExchangeRef, Response};
+use h2o_exchange::{Body, BodyError, Counter, Exchange, ExchangeRef, Response};
 use h2o_http::{BodyLength, Method, StatusCode};
 
 use super::content::{Content, PullResult, Source};
@@ -50,7 +50,6 @@ impl Requests {
             streams.stop_input(id, StopReason::Abandoned);
         }
         serve::date(&turn.context.worker, &mut response);
-        this.timings.response_start = Some(turn.now);
         // A status like 101 (Switching Protocols) allows no body, but if the response opens a tunnel, the bytes of the tunnel are its body
         // here.
         let is_bodyless = response.status.is_bodyless() && !opens_tunnel;
@@ -73,17 +72,66 @@ impl Requests {
                 .as_ref()
                 .is_some_and(|pushes| pushes.has_urgent()),
         };
-        let sent = streams.send_head(turn, id, this, &mut response, shape);
-        this.sent.status = Some(response.status);
-        this.sent.header_bytes += sent.head_len as u64;
+        if let Some(premise) = this.premise.take() {
+            self.note_latest(turn, this, &response, shape, &premise);
+        }
+        let sent = self.send_head(streams, turn, id, this, &mut response, shape);
         this.sent.headers = response.headers;
+        drop(guard);
+        self.send_rest(
+            streams,
+            turn,
+            id,
+            exchange,
+            response.body,
+            response.length,
+            sent,
+        );
+    }
+
+    /// Sends the head of a response, and its body if that can be sent at once. Returns the length of the body in bytes if the whole
+    /// response was written.
+    #[inline]
+    pub(super) fn send_head<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: &mut Exchange,
+        response: &mut Response,
+        shape: ResponseShape,
+    ) -> Option<usize> {
+        exchange.timings.response_start = Some(turn.now);
+        let sent = streams.send_head(turn, id, exchange, response, shape);
+        exchange.sent.status = Some(response.status);
+        exchange.sent.header_bytes += sent.head_len as u64;
         if let Some(len) = sent.body_len {
-            this.sent.body_bytes = len as u64;
+            exchange.sent.body_bytes = len as u64;
             self.sent += len as u64;
-            drop(guard);
-            if let Body::Stream(_) = response.body
+        }
+        sent.body_len
+    }
+
+    /// Ends a response if its head was `sent` with the whole body; otherwise has the driver pull the body.
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a response come from two places"
+    )]
+    pub(super) fn send_rest<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+        body: Body,
+        length: Option<u64>,
+        sent: Option<usize>,
+    ) {
+        if sent.is_some() {
+            if let Body::Stream(_) = body
                 && let Some(slot) = self.slots.get_mut(id)
-                && let Some(content) = Content::new(response.body, None)
+                && let Some(content) = Content::new(body, None)
             {
                 // The response's body source is polled even if the response has no body left: it may be what reads the body of the
                 // request.
@@ -92,8 +140,7 @@ impl Requests {
             self.on_written(streams, turn, id, Some(exchange));
             return;
         }
-        drop(guard);
-        let Some(content) = Content::new(response.body, response.length) else {
+        let Some(content) = Content::new(body, length) else {
             return;
         };
         let slot = self.slots.occupy(id);

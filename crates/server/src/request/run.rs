@@ -67,9 +67,12 @@ impl Requests {
         } = request;
         let now = turn.now;
         Self::begin(turn, &exchange, now);
+        exchange.borrow_mut().protocol = protocol;
+        if end_stream && refusal.is_none() && self.repeat(streams, turn, id, &exchange) {
+            return;
+        }
         let expects_continue = {
             let exchange = &mut *exchange.borrow_mut();
-            exchange.protocol = protocol;
             routing::route(exchange, &turn.connection.listener);
             !end_stream && !exchange.request.expect().is_empty()
         };

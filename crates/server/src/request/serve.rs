@@ -323,6 +323,7 @@ fn filter(
     exchange: &mut Exchange,
     mut response: Response,
 ) -> Result<Response, Reroute> {
+    exchange.premise = None;
     if let Some(restore) = exchange.restore.take() {
         // For the access log, the first status of the request is that of the error document.
         exchange.sent.first_status = Some(response.status);

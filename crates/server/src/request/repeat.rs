@@ -1,0 +1,196 @@
+//! The latest response of a connection, for requests that are repeated: polls and health checks send one request again and again.
+//!
+//! The response to a request that equals the one before is not made again while its [premise](Premise) holds. Only responses that
+//! depend on nothing else are kept: the first handler of the path has made it, and no filter or logger sees it.
+
+use std::rc::{Rc, Weak};
+
+use bytes::Bytes;
+use h2o_exchange::{Body, Exchange, ExchangeRef, LocalSite, MimeHint, Premise, Response, Route};
+use h2o_http::{BodyLength, Headers, RequestHead, StatusCode};
+
+use super::{Requests, ResponseShape, SlotId, Streams};
+use crate::flow::Turn;
+
+/// Largest number of bytes of a body that is kept with its response.
+const MAX_BODY: usize = 8 * 1024;
+
+/// What a connection knows of its latest response.
+#[derive(Default)]
+pub(super) enum Latest {
+    /// The latest response cannot be repeated.
+    #[default]
+    Nothing,
+    /// The latest response can be repeated if its request comes again. It is kept from the second time on.
+    Once(Weak<dyn Premise>),
+    Kept(Box<Kept>),
+}
+
+/// A response with the request that it answers.
+pub(super) struct Kept {
+    request: RequestHead,
+    response: Response,
+    body: Bytes,
+    shape: ResponseShape,
+    premise: Weak<dyn Premise>,
+    /// The site configuration that has made the response.
+    site: Weak<LocalSite>,
+    route: Route,
+    mime: Option<MimeHint>,
+    /// The second, since the Unix epoch, that the `date` field of the response names.
+    second: u64,
+}
+
+impl Latest {
+    /// Bytes of memory that are held.
+    pub(super) fn retained(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Once(_) => 0,
+            Self::Kept(kept) => {
+                size_of::<Kept>()
+                    + kept.request.headers.retained()
+                    + kept.response.headers.retained()
+                    + h2o_exchange::retained(&kept.body)
+            }
+        }
+    }
+}
+
+impl Requests {
+    /// Notes the response to a request, whose `premise` the handler has set. Its head is as it will be sent.
+    #[inline]
+    pub(super) fn note_latest(
+        &mut self,
+        turn: &Turn<'_>,
+        exchange: &Exchange,
+        response: &Response,
+        shape: ResponseShape,
+        premise: &Rc<dyn Premise>,
+    ) {
+        let is_latest = match &self.latest {
+            Latest::Nothing => false,
+            Latest::Once(latest) => is_of(latest, premise),
+            Latest::Kept(kept) => is_of(&kept.premise, premise),
+        };
+        if is_latest {
+            self.keep(turn, exchange, response, shape, premise);
+        } else {
+            self.latest = Latest::Once(Rc::downgrade(premise));
+        }
+    }
+
+    #[inline(never)]
+    fn keep(
+        &mut self,
+        turn: &Turn<'_>,
+        exchange: &Exchange,
+        response: &Response,
+        shape: ResponseShape,
+        premise: &Rc<dyn Premise>,
+    ) {
+        let body = match &response.body {
+            Body::Bytes(body) if body.len() <= MAX_BODY => body.clone(),
+            Body::Empty => Bytes::new(),
+            Body::Bytes(_) | Body::File(_) | Body::Stream(_) => return,
+        };
+        let is_repeatable = exchange.handler == 0
+            && !exchange.is_early
+            && !exchange.delegated
+            && exchange.original.is_none()
+            && exchange.sub_request.is_none()
+            && exchange.request.body == BodyLength::None
+            && exchange.site.path(exchange.route).loggers.is_empty()
+            && response.status.as_u16() < 400
+            && response.reason.is_none()
+            && !response.closes
+            && self.pushes.is_none();
+        if !is_repeatable {
+            return;
+        }
+        let mut kept = match std::mem::take(&mut self.latest) {
+            Latest::Kept(kept) => kept,
+            Latest::Nothing | Latest::Once(_) => Box::new(Kept {
+                request: RequestHead::default(),
+                response: Response::new(StatusCode::OK, Headers::new(), Body::Empty),
+                body: Bytes::new(),
+                shape,
+                premise: Rc::downgrade(premise),
+                site: Weak::new(),
+                route: exchange.route,
+                mime: None,
+                second: 0,
+            }),
+        };
+        kept.request.copy_from(&exchange.request);
+        kept.response.status = response.status;
+        kept.response.headers.copy_from(&response.headers);
+        kept.response.length = response.length;
+        kept.body = body;
+        kept.shape = shape;
+        kept.premise = Rc::downgrade(premise);
+        kept.site = Rc::downgrade(&exchange.site);
+        kept.route = exchange.route;
+        kept.mime = exchange.mime;
+        kept.second = turn.context.worker.clock.unix().as_secs();
+        self.latest = Latest::Kept(kept);
+    }
+
+    /// Sends the latest response again if the request, which has no body and is not routed yet, equals the one that it answers.
+    /// Returns whether it has.
+    #[inline]
+    pub(crate) fn repeat<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: &ExchangeRef,
+    ) -> bool {
+        let Latest::Kept(kept) = &self.latest else {
+            return false;
+        };
+        if !kept.answers(turn, &exchange.borrow())
+            || self.early.is_some()
+            || self.pushes.is_some()
+            || !self.queue.is_empty()
+            || turn.context.memory.is_tight()
+            || !self.has_place::<S>(turn, false)
+        {
+            return false;
+        }
+        let Latest::Kept(mut kept) = std::mem::take(&mut self.latest) else {
+            return false;
+        };
+        let sent = {
+            let exchange = &mut *exchange.borrow_mut();
+            exchange.route = kept.route;
+            exchange.mime = kept.mime;
+            exchange.sent.first_status = Some(kept.response.status);
+            kept.response.body = Body::Bytes(kept.body.clone());
+            self.send_head(streams, turn, id, exchange, &mut kept.response, kept.shape)
+        };
+        let body = std::mem::take(&mut kept.response.body);
+        let length = kept.response.length;
+        self.latest = Latest::Kept(kept);
+        self.send_rest(streams, turn, id, Rc::clone(exchange), body, length, sent);
+        true
+    }
+}
+
+impl Kept {
+    /// Whether the response answers the request of `exchange`, too.
+    #[inline]
+    fn answers(&self, turn: &Turn<'_>, exchange: &Exchange) -> bool {
+        let worker = &turn.context.worker;
+        self.request.is_same(&exchange.request)
+            && self.second == worker.clock.unix().as_secs()
+            && std::ptr::eq(self.site.as_ptr(), Rc::as_ptr(&exchange.site))
+            && !turn.connection.is_early()
+            && (self.premise.upgrade()).is_some_and(|premise| premise.holds(worker))
+    }
+}
+
+/// Whether `weak` refers to `premise`.
+#[inline]
+fn is_of(weak: &Weak<dyn Premise>, premise: &Rc<dyn Premise>) -> bool {
+    std::ptr::addr_eq(weak.as_ptr(), Rc::as_ptr(premise))
+}
