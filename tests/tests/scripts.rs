@@ -90,6 +90,33 @@ hosts:
             task { channel.push(0) }
             [200, {}, [[channel.shift, channel.shift, channel.shift].inspect]]
           end
+      /unreachable:
+        mruby.handler: |
+          lambda do |env|
+            channel = H2O::Channel.new
+            task { channel.shift }
+            [200, {}, ["forgotten"]]
+          end
+      /reachable:
+        mruby.handler: |
+          lambda do |env|
+            $channel ||= H2O::Channel.new
+            task { $shifted = $channel.shift }
+            [200, {}, ["waits"]]
+          end
+      /pushed:
+        mruby.handler: |
+          lambda do |env|
+            $channel.push("kept")
+            [200, {}, [$shifted]]
+          end
+      /fibers:
+        mruby.handler: |
+          lambda do |env|
+            GC.start
+            GC.start
+            [200, {}, [ObjectSpace.count_objects[:T_FIBER].to_s]]
+          end
 "##;
 
 const EACH: &str = r##"
@@ -104,10 +131,28 @@ lambda { |env| [200, {}, Chunks.new(env)] }
 "##;
 
 fn start() -> Server {
-    Setup::new(CONFIG)
+    start_with(CONFIG)
+}
+
+fn start_with(config: &str) -> Server {
+    Setup::new(config)
         .file("app.rb", "class App\n  def call(env)\n    [200, {}, [__FILE__[-6, 6], __LINE__.to_s]]\n  end\nend\nApp.new\n")
         .file("each.rb", EACH)
         .start()
+}
+
+#[test]
+fn a_task_that_waits_for_a_channel_lives_as_long_as_a_script_can_reach_the_channel() {
+    // Each worker has a VM of its own.
+    let server = start_with(&CONFIG.replace("num-threads: 2", "num-threads: 1"));
+    let get = |path: &str| run("curl", &["-s", &server.url(path)]).text();
+    assert_eq!(get("/reachable"), "waits");
+    let forgotten = get("/unreachable?[1-1000]");
+    assert_eq!(forgotten.matches("forgotten").count(), 1000);
+    // Idle fibers are kept for later requests, 256 at most.
+    let fibers: usize = get("/fibers").parse().unwrap();
+    assert!(fibers < 500, "{fibers}");
+    assert_eq!(get("/pushed"), "kept");
 }
 
 #[test]

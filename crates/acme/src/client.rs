@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use h2o_http::base64url;
 use h2o_log::report;
-use h2o_tls::{AlternativeName, Certificate};
+use h2o_tls::{AlternativeName, Certificate, same_public_key};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType,
     ExternalAccountKey, Identifier, KeyAuthorization, NewAccount, NewOrder, OrderStatus,
     RetryPolicy,
 };
-use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -59,6 +59,19 @@ impl Held {
             id: identifier(&certificate),
         })
     }
+}
+
+/// Whether the first certificate of a chain in PEM form is for this key. True for a certificate that cannot be read.
+fn is_for_key(chain: &[u8], key: &KeyPair) -> bool {
+    let Ok(leaf) = CertificateDer::from_pem_slice(chain) else {
+        return true;
+    };
+    Certificate::parse(&leaf).is_none_or(|certificate| {
+        same_public_key(
+            certificate.subject_public_key_info,
+            &key.subject_public_key_info(),
+        )
+    })
 }
 
 /// The identifier of a certificate for renewal information (RFC 9773 §4.1): the key identifier of its issuer, and its
@@ -169,6 +182,11 @@ impl<'a> Client<'a> {
         let request = parameters.serialize_request(&key).map_err(made)?;
         placed.finalize_csr(request.der()).await?;
         let chain = placed.poll_certificate(&DECISION).await?;
+        if !is_for_key(chain.as_bytes(), &key) {
+            return Err(Failure::refused(
+                "the authority sent a certificate for another key",
+            ));
+        }
         let obtained = Held::parse(chain.as_bytes(), &order.names);
         let obtained = obtained
             .ok_or_else(|| Failure::refused("the authority sent a certificate that cannot be read, or that lacks a requested name"))?;
@@ -267,4 +285,19 @@ async fn reason_of(
         )
     };
     error.map_or_else(refused, Failure::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_for_another_key_is_told_from_ones_own() {
+        let [own, other] = [(); 2].map(|()| KeyPair::generate().unwrap());
+        let parameters = CertificateParams::new(["a.test".to_owned()]).unwrap();
+        let chain = parameters.self_signed(&own).unwrap().pem();
+        assert!(is_for_key(chain.as_bytes(), &own));
+        assert!(!is_for_key(chain.as_bytes(), &other));
+        assert!(is_for_key(b"no certificate", &own));
+    }
 }

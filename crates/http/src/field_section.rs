@@ -44,7 +44,9 @@ pub use hash::{field_hash, pseudo_hash};
 pub use memo::{RequestMemo, ResponseMemo};
 pub use request::{Refusal, RequestFields, RequestSection, set_path};
 pub use response::{ResponseFields, SectionKind};
-pub use send::{connect_protocol, encode_fields, encode_request_pseudo, forwardable};
+pub use send::{
+    connect_protocol, encode_fields, encode_request_fields, encode_request_pseudo, forwardable,
+};
 
 /// Maximum number of fields that are kept of a section (H2O has the same limit). A request with more is answered with 400.
 pub const MAX_FIELDS: u32 = 100;

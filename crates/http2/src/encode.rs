@@ -11,6 +11,11 @@ pub(crate) fn encode_fields(encoder: &mut Encoder, headers: &Headers, out: &mut 
     field_section::encode_fields(headers, |name, value| encoder.field(name, value, out));
 }
 
+/// Appends the fields of a request, encoded.
+pub(crate) fn encode_request_fields(encoder: &mut Encoder, headers: &Headers, out: &mut Vec<u8>) {
+    field_section::encode_request_fields(headers, |name, value| encoder.field(name, value, out));
+}
+
 /// Writes the field `content-length` with HPACK.
 pub(crate) fn encode_length(encoder: &mut Encoder, length: u64, out: &mut Vec<u8>) {
     let name = Name::Known(Known::ContentLength);

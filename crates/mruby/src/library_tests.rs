@@ -182,6 +182,11 @@ fn errors_of_the_system_have_classes() {
             "true",
         ),
         ("SystemCallError.new(13).class", "Errno::EACCES"),
+        ("Errno::EUCLEAN.new.errno", "117"),
+        (
+            "begin; raise Errno::EDEADLOCK; rescue Errno::EDEADLOCK => e; e.errno; end",
+            "35",
+        ),
         ("SystemCallError.new('x').message", r#""unknown error - x""#),
         ("raise Errno::EPIPE", "raised Broken pipe (Errno::EPIPE)"),
         (

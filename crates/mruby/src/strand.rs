@@ -49,13 +49,19 @@ pub struct Ticket {
     vm: Weak<Vm>,
     /// The strand that waits; `None` once the ticket was used.
     strand: Option<Value>,
+    /// The number of the strand.
+    number: u64,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         // The strand waits, and without its ticket it is never resumed, so the garbage collector may free it.
         if let (Some(strand), Some(vm)) = (self.strand, self.vm.upgrade()) {
-            let lost = vm.strands.borrow_mut().remove(&strand.0);
+            let mut strands = vm.strands.borrow_mut();
+            // If the garbage collector has freed the strand already, a new one may have taken its place.
+            let is_same = (strands.get(&strand.0)).is_some_and(|known| known.number == self.number);
+            let lost = is_same.then(|| strands.remove(&strand.0));
+            drop(strands);
             drop(lost);
         }
     }
@@ -63,8 +69,10 @@ impl Drop for Ticket {
 
 /// A strand: a Ruby fiber that runs jobs.
 pub(crate) struct Strand {
-    /// Keeps the fiber from the garbage collector.
-    _rooted: Rooted,
+    /// Keeps the fiber from the garbage collector; `None` while another Ruby object [holds](Vm::suspend_for) it.
+    rooted: Option<Rooted>,
+    /// Tells the strand apart from others whose fibers had the same place in memory.
+    number: u64,
     /// The Ruby object that the strand calls for each job.
     callable: Value,
     /// Receives the result of the current job; `None` once the job has its result.
@@ -182,7 +190,30 @@ impl Vm {
         };
         let _arena = self.enter();
         let value = value(self);
-        self.go_on(strand, value);
+        let is_held = self.holds(strand, ticket.number);
+        if is_held == Some(false) {
+            match self.root(strand) {
+                Ok(rooted) => {
+                    if let Some(known) = self.strands.borrow_mut().get_mut(&strand.0) {
+                        known.rooted = Some(rooted);
+                    }
+                }
+                Err(exception) => {
+                    self.lose(strand, exception);
+                    return;
+                }
+            }
+        }
+        if is_held.is_some() {
+            self.go_on(strand, value);
+        }
+    }
+
+    /// Whether a strand that waits is kept from the garbage collector by this VM; `None` if there is no such strand.
+    fn holds(&self, strand: Value, number: u64) -> Option<bool> {
+        let strands = self.strands.borrow();
+        let known = strands.get(&strand.0)?;
+        (known.number == number).then_some(known.rooted.is_some())
     }
 
     /// Makes the running strand wait until the ticket is used; the caller must return [`Leave::Wait`]. If the ticket is
@@ -202,10 +233,33 @@ impl Vm {
             return Err(Leave::New("FiberError", text.into()));
         }
         self.paused.set(strand.0);
+        let strands = self.strands.borrow();
+        let number = strands.get(&strand.0).map_or(0, |known| known.number);
         Ok(Ticket {
             vm: self.reference(),
             strand: Some(strand),
+            number,
         })
+    }
+
+    /// Like [`Vm::suspend`], for a wait that only a script can end, by means of the Ruby object `keeper`, which owns the ticket. The
+    /// garbage collector takes the strand together with `keeper` once no script can reach that object.
+    ///
+    /// # Errors
+    /// As [`Vm::suspend`], and `NoMemoryError`.
+    pub fn suspend_for(&self, keeper: Value) -> Result<Ticket, Leave> {
+        let ticket = self.suspend()?;
+        if let Some(strand) = ticket.strand {
+            self.set_instance_variable(keeper, "__strand", strand)
+                .map_err(Leave::Raise)?;
+            let mut strands = self.strands.borrow_mut();
+            let rooted = strands
+                .get_mut(&strand.0)
+                .and_then(|known| known.rooted.take());
+            drop(strands);
+            drop(rooted);
+        }
+        Ok(ticket)
     }
 
     /// The context that was passed to [`Vm::spawn`] for the running strand; a task has the context of the strand that made
@@ -223,14 +277,19 @@ impl Vm {
             return Ok(strand);
         }
         let strand = self.call(self.strand_class(), "make", &[callable])?;
+        let number = self.strand_count.get() + 1;
+        self.strand_count.set(number);
         let known = Strand {
-            _rooted: self.root(strand)?,
+            rooted: Some(self.root(strand)?),
+            number,
             callable,
             job: None,
             context: u64::MAX,
             is_idle: false,
         };
-        self.strands.borrow_mut().insert(strand.0, known);
+        let before = self.strands.borrow_mut().insert(strand.0, known);
+        // The strand of a fiber that the garbage collector has freed may still have had its entry.
+        drop(before);
         Ok(strand)
     }
 

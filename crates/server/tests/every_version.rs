@@ -732,7 +732,7 @@ fn a_file_that_changes_is_seen_by_the_next_of_repeated_requests() {
     let (file, other) = (folder.path().join("file"), folder.path().join("other"));
     std::fs::write(&file, "of before the test").unwrap();
     // Only a file that has not changed in the last second is cached.
-    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
     let paths = format!("      /: {{ file.dir: {} }}\n", folder.path().display());
     for version in VERSIONS {
         let server = start_bare("", &paths);

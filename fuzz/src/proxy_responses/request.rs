@@ -135,7 +135,7 @@ impl Request<'_> {
             is_tunnel: head.is_tunnel,
             protocol: self.options.backend(),
         };
-        let outcome = fuzzing::proxied_response(&exchange, &self.proxied.backend, reply);
+        let outcome = fuzzing::proxied_response(&mut exchange, &self.proxied.backend, reply);
         let Outcome::Done(response) = outcome else {
             panic!("the proxy answers with a response");
         };
@@ -143,6 +143,7 @@ impl Request<'_> {
             // The response is successful, but does not accept the protocol that was asked for, so the client gets 502.
             assert!(!head.is_tunnel && self.client == Protocol::Http2);
             assert!(self.options.asks().is_upgrade());
+            assert!(exchange.errors.contains("did not switch protocols"));
             return;
         }
         let handed = Handed {

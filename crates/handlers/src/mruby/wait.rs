@@ -23,7 +23,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
             .map_err(Leave::Raise)
     })?;
     vm.define(parked, "wait", |vm, call| {
-        let ticket = vm.suspend()?;
+        let ticket = vm.suspend_for(call.receiver)?;
         vm.with_object(call.receiver, |parked: &Parked| {
             *parked.0.borrow_mut() = Some(ticket);
         })?;

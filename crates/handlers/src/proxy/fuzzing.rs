@@ -36,9 +36,9 @@ pub fn proxied_request(
 }
 
 /// Builds the response for the client from the reply of `backend`.
-pub fn proxied_response(exchange: &Exchange, backend: &BackendUrl, reply: Reply) -> Outcome {
-    let path = exchange.site.path(exchange.route);
-    let settings = path.settings.get::<ProxySettings>();
+pub fn proxied_response(exchange: &mut Exchange, backend: &BackendUrl, reply: Reply) -> Outcome {
+    let site = std::rc::Rc::clone(&exchange.site);
+    let settings = site.path(exchange.route).settings.get::<ProxySettings>();
     let rules = &settings.request;
     match rules.admit(&exchange.request, settings.tunnels) {
         Ok(wanted) => {

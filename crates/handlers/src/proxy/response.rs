@@ -56,7 +56,7 @@ impl ResponseRules {
     /// Builds the response for the client. `scheme` is the scheme of the request to the backend.
     pub(super) fn answer(
         self,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         wanted: TunnelKind,
         scheme: Scheme,
         backend: &BackendUrl,
@@ -69,6 +69,7 @@ impl ResponseRules {
         {
             // A backend that did not switch protocols must not send a status that tells the client that it did.
             let text = "the upstream server did not switch protocols";
+            exchange.note_error(ForwardedRequest::LABEL, text);
             return Outcome::Done(bad_gateway(exchange, text));
         }
         // For a WebSocket by extended CONNECT, `sec-websocket-accept` is not forwarded: it answers the key that this

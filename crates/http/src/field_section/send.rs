@@ -6,22 +6,53 @@ use crate::{Field, Headers, Known, Method, Name, RequestHead, escape, has_break}
 
 use super::Pseudo;
 
-/// Passes the fields of a head or of trailers to `encode`, except those that frame messages in HTTP/1 (RFC 9113 §8.2.2, RFC
+/// Passes the fields of a response or of trailers to `encode`, except those that frame messages in HTTP/1 (RFC 9113 §8.2.2, RFC
 /// 9114 §4.2) and `content-length`, which the engine writes. CR, LF and NUL in a value are replaced by blanks: a backend or
-/// proxy that translates the message to HTTP/1 would read them as the end of the field (RFC 9113 §8.2.1).
+/// proxy that translates the message to HTTP/1 would read them as the end of the field. Blanks at the ends of a value, which
+/// scripts may set, are left out: clients may close the connection because of them (RFC 9113 §8.2.1).
 #[inline]
-pub fn encode_fields(headers: &Headers, mut encode: impl FnMut(Name<'_>, &[u8])) {
+pub fn encode_fields(headers: &Headers, encode: impl FnMut(Name<'_>, &[u8])) {
+    encode_unless(
+        |field| field.name == Name::Known(Known::Te),
+        headers,
+        encode,
+    );
+}
+
+/// Like [`encode_fields`], for the fields of a request: `te: trailers` is allowed there.
+#[inline]
+pub fn encode_request_fields(headers: &Headers, encode: impl FnMut(Name<'_>, &[u8])) {
+    let is_dropped =
+        |field: &Field<'_>| field.name == Name::Known(Known::Te) && field.value != b"trailers";
+    encode_unless(is_dropped, headers, encode);
+}
+
+#[inline]
+fn encode_unless(
+    is_dropped: impl Fn(&Field<'_>) -> bool,
+    headers: &Headers,
+    mut encode: impl FnMut(Name<'_>, &[u8]),
+) {
     // If the headers are available in HTTP/1 form, no value has a line end or NUL.
     let may_break = headers.wire().is_none();
     for field in headers.iter() {
-        if is_connection_specific(field.name) || is_wrong_te(&field) {
+        if is_connection_specific(field.name) || is_dropped(&field) {
             continue;
         }
         if may_break && has_break(field.value) {
             encode(field.name, without_breaks(field.value).trim_ascii());
         } else {
-            encode(field.name, field.value);
+            encode(field.name, without_blanks(field.value));
         }
+    }
+}
+
+/// The value without blanks at its ends.
+#[inline]
+const fn without_blanks(value: &[u8]) -> &[u8] {
+    match value {
+        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => value.trim_ascii(),
+        _ => value,
     }
 }
 
@@ -49,12 +80,6 @@ const fn is_connection_specific(name: Name<'_>) -> bool {
                 | Known::Upgrade
         )
     )
-}
-
-/// Whether HTTP/2 and HTTP/3 forbid this field `te` for its value; a script or a rule may have set it.
-#[inline]
-fn is_wrong_te(field: &Field<'_>) -> bool {
-    field.name == Name::Known(Known::Te) && field.value != b"trailers"
 }
 
 /// The protocol that a request asks for by extended CONNECT (RFC 8441 §4, RFC 9220 §3).
@@ -123,7 +148,7 @@ fn visible(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// The fields of a request that may be forwarded to a backend. Left out are those listed in `connection` (RFC 9110 §7.6.1),
 /// `te` other than `trailers` (RFC 9113 §8.2.2), and `host` and `expect`, which the head stores apart from its fields.
-/// [`encode_fields`] leaves out the other fields of HTTP/1.
+/// [`encode_request_fields`] leaves out the other fields of HTTP/1.
 #[must_use]
 pub fn forwardable(headers: &Headers) -> Cow<'_, Headers> {
     let options: Vec<&[u8]> = headers.get_all(Known::Connection).collect();
@@ -151,7 +176,7 @@ mod tests {
 
     fn sent(headers: &Headers) -> Vec<(String, Vec<u8>)> {
         let mut fields = Vec::new();
-        encode_fields(headers, |name, value| {
+        encode_request_fields(headers, |name, value| {
             fields.push((name.as_str().to_owned(), value.to_vec()));
         });
         fields
@@ -190,7 +215,7 @@ mod tests {
     fn no_value_is_sent_with_an_byte_that_ends_a_line() {
         let cases: &[(&[u8], &[u8])] = &[
             (b"plain", b"plain"),
-            (b" kept ", b" kept "),
+            (b" left out ", b"left out"),
             (b"a\r\nset-cookie: b", b"a  set-cookie: b"),
             (b"a\0b", b"a b"),
             (b"\r\na\n", b"a"),
@@ -284,5 +309,26 @@ mod tests {
         assert_eq!(sent(&forwardable(&all)), want);
         let plain = headers(&[(Name::Other("x-end"), b"2")]);
         assert!(matches!(forwardable(&plain), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn responses_have_no_te_and_values_no_blanks_at_their_ends() {
+        let all = headers(&[
+            (Name::Known(Known::Te), b"trailers"),
+            (Name::Known(Known::Te), b"gzip"),
+            (Name::Other("x-a"), b" \tboth ends "),
+            (Name::Other("x-b"), b"  "),
+            (Name::Other("x-c"), b"in side"),
+        ]);
+        let of_response = [("x-a", "both ends"), ("x-b", ""), ("x-c", "in side")]
+            .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        let mut seen = Vec::new();
+        encode_fields(&all, |name, value| {
+            seen.push((name.as_str().to_owned(), value.to_vec()));
+        });
+        assert_eq!(seen, of_response);
+        let seen = sent(&all);
+        assert_eq!(seen[0], ("te".to_owned(), b"trailers".to_vec()));
+        assert_eq!(seen[1..], of_response);
     }
 }

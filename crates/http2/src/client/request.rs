@@ -4,7 +4,7 @@ use h2o_http::field_section::{connect_protocol, encode_request_pseudo, forwardab
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
 
 use super::ClientConnection;
-use crate::encode::{encode_fields, encode_length};
+use crate::encode::{encode_length, encode_request_fields};
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, StreamId, flags};
 use crate::stream::{Stream, StreamKey, StreamState};
@@ -36,7 +36,7 @@ impl ClientConnection {
         if !head.expect().is_empty() {
             encoder.field(Name::Known(Known::Expect), b"100-continue", out);
         }
-        encode_fields(encoder, &forwardable(&head.headers), out);
+        encode_request_fields(encoder, &forwardable(&head.headers), out);
         if let BodyLength::Known(length) = head.body {
             encode_length(encoder, length, out);
         }

@@ -4,7 +4,7 @@ use h2o_http::priority::PriorityField;
 use h2o_http::{Headers, Known, Name, RequestHead, ResponseHead, StatusCode};
 
 use super::{Opening, ServerConnection, Shutdown, StreamKey};
-use crate::encode::{encode_fields, encode_length};
+use crate::encode::{encode_fields, encode_length, encode_request_fields};
 use crate::error::ErrorCode;
 use crate::field_block::{begin_section, end_section};
 use crate::frame::{FrameType, HEADER_LEN, StreamId, flags};
@@ -290,7 +290,7 @@ impl ServerConnection {
         encoder.pseudo(Pseudo::Scheme, request.scheme.as_str().as_bytes(), out);
         encoder.pseudo(Pseudo::Authority, request.authority(), out);
         encoder.pseudo(Pseudo::Path, request.target(), out);
-        encode_fields(encoder, &request.headers, out);
+        encode_request_fields(encoder, &request.headers, out);
         end_section(out, at, on, self.connection.peer.frame_size());
         let stream = Stream::new(
             id,

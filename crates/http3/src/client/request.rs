@@ -1,7 +1,7 @@
 //! Sending of the client role: requests, and their content.
 
 use h2o_http::field_section::{
-    connect_protocol, encode_fields, encode_request_pseudo, forwardable,
+    connect_protocol, encode_request_fields, encode_request_pseudo, forwardable,
 };
 use h2o_http::{BodyLength, Headers, Known, Method, Name, RequestHead};
 
@@ -37,7 +37,7 @@ impl ClientConnection {
         if !head.expect().is_empty() {
             section.field(Name::Known(Known::Expect), b"100-continue");
         }
-        encode_fields(&forwardable(&head.headers), |name, value| {
+        encode_request_fields(&forwardable(&head.headers), |name, value| {
             section.field(name, value);
         });
         if let BodyLength::Known(length) = head.body {

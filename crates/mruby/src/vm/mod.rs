@@ -160,6 +160,8 @@ pub struct Vm {
     released: RefCell<Vec<usize>>,
     /// The strands (fibers of scripts) that run, wait or are idle. The garbage collector may free all other strands.
     pub(crate) strands: RefCell<FxHashMap<u64, Strand>>,
+    /// Number of strands that were made.
+    pub(crate) strand_count: Cell<u64>,
     pub(crate) idle: RefCell<IdleStrands>,
     /// Depth of nested strands: each was begun or resumed by a function that another running strand has called.
     pub(crate) depth: Cell<u32>,
@@ -255,6 +257,7 @@ impl Vm {
             is_exhausted: Cell::new(false),
             released: RefCell::default(),
             strands: RefCell::default(),
+            strand_count: Cell::new(0),
             idle: RefCell::default(),
             depth: Cell::new(0),
             paused: Cell::new(Value::nil().0),

@@ -77,7 +77,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "http3-ack-frequency",
         "RATIO",
         "0",
-        "Asks clients that support the extension for delayed acknowledgements to acknowledge once per this fraction of a round-trip time. \
+        "Asks clients that support the extension for delayed acknowledgements to acknowledge once per this fraction of a round-trip time, by the size of the first congestion window. \
          `0`: clients are not asked.",
         |scope, command| {
             let ratio = command.node.float()?;

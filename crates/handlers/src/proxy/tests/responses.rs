@@ -29,7 +29,12 @@ fn reply(status: u16, fields: &str) -> Reply {
     }
 }
 
-fn answered(exchange: &Exchange, wanted: TunnelKind, keeps_server: bool, reply: Reply) -> Outcome {
+fn answered(
+    exchange: &mut Exchange,
+    wanted: TunnelKind,
+    keeps_server: bool,
+    reply: Reply,
+) -> Outcome {
     let path = exchange.site.path(exchange.route);
     let rules = path.settings.get::<ProxySettings>().response;
     let backend = BackendUrl::parse("http://b:81/base").unwrap();
@@ -53,10 +58,10 @@ fn done(outcome: Outcome) -> Response {
 }
 
 fn fields(received: &str) -> String {
-    let exchange = request(site("/a", ""), "GET /a/x", "Client:8", "");
+    let mut exchange = request(site("/a", ""), "GET /a/x", "Client:8", "");
     let received = format!("date: d\n{received}");
     let reply = reply(200, &received);
-    let response = done(answered(&exchange, TunnelKind::Nothing, false, reply));
+    let response = done(answered(&mut exchange, TunnelKind::Nothing, false, reply));
     let shown = shown(&response.headers);
     shown["date: d".len()..].trim_start().to_owned()
 }
@@ -96,9 +101,9 @@ fn responses_are_forwarded_without_hop_by_hop_fields() {
     for (received, want) in cases {
         assert_eq!(fields(received), want, "{received}");
     }
-    let exchange = request(site("/", ""), "GET /", "h", "");
+    let mut exchange = request(site("/", ""), "GET /", "h", "");
     let reply = reply(200, "Server: theirs\nDate: d");
-    let kept = done(answered(&exchange, TunnelKind::Nothing, true, reply));
+    let kept = done(answered(&mut exchange, TunnelKind::Nothing, true, reply));
     assert_eq!(shown(&kept.headers), "Server: theirs\nDate: d");
 }
 
@@ -106,9 +111,9 @@ fn responses_are_forwarded_without_hop_by_hop_fields() {
 fn a_response_without_date_gets_one_unless_configured_otherwise() {
     for (config, want) in [("", true), ("proxy.emit-missing-date-header: OFF", false)] {
         let site = super::SETUP.read([config, "", ""]).unwrap();
-        let exchange = request(site, "GET /", "h", "");
+        let mut exchange = request(site, "GET /", "h", "");
         let response = done(answered(
-            &exchange,
+            &mut exchange,
             TunnelKind::Nothing,
             false,
             reply(200, ""),
@@ -120,11 +125,16 @@ fn a_response_without_date_gets_one_unless_configured_otherwise() {
 
 #[test]
 fn status_reason_length_and_links_are_those_of_the_backend() {
-    let exchange = request(site("/", ""), "HEAD /", "h", "");
+    let mut exchange = request(site("/", ""), "HEAD /", "h", "");
     let mut received = reply(299, "Link: </a>; rel=preload");
     received.reason = Some("Quite".into());
     received.length = Some(7);
-    let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
+    let response = done(answered(
+        &mut exchange,
+        TunnelKind::Nothing,
+        false,
+        received,
+    ));
     assert_eq!(
         (response.status.as_u16(), response.reason(), response.length),
         (299, "Quite", Some(7))
@@ -135,7 +145,12 @@ fn status_reason_length_and_links_are_those_of_the_backend() {
     );
     let mut received = reply(200, "");
     received.reason = Some("".into());
-    let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
+    let response = done(answered(
+        &mut exchange,
+        TunnelKind::Nothing,
+        false,
+        received,
+    ));
     assert_eq!(
         (response.reason(), response.links),
         ("", LinkHeaderUse::Plain)
@@ -190,10 +205,15 @@ fn closing_is_forwarded_if_asked_for() {
         ("proxy.forward.close-connection: ON", true, true),
         ("proxy.forward.close-connection: ON", false, false),
     ] {
-        let exchange = request(site("/", config), "GET /", "h", "");
+        let mut exchange = request(site("/", config), "GET /", "h", "");
         let mut received = reply(200, "Connection: close");
         received.closes = closes;
-        let response = done(answered(&exchange, TunnelKind::Nothing, false, received));
+        let response = done(answered(
+            &mut exchange,
+            TunnelKind::Nothing,
+            false,
+            received,
+        ));
         assert_eq!(response.closes, want, "{config}");
     }
 }
@@ -217,13 +237,15 @@ fn tunnels_open_only_where_the_backend_opens_one() {
         exchange.request.method = method;
         let mut received = reply(status, "Upgrade: x\nConnection: upgrade");
         received.is_tunnel = is_tunnel;
-        let response = done(answered(&exchange, wanted, false, received));
+        let response = done(answered(&mut exchange, wanted, false, received));
         assert_eq!(
             response.status.as_u16(),
             want,
             "{wanted:?} {status} {is_tunnel}"
         );
         assert_eq!(response.headers.get(Known::Upgrade), None);
+        let reason = "the upstream server did not switch protocols";
+        assert_eq!(exchange.errors.contains(reason), want == 502);
     }
 }
 
@@ -255,7 +277,7 @@ fn redirects_of_delegated_requests_are_followed_here() {
         for delegated in [false, true] {
             exchange.delegated = delegated;
             let outcome = answered(
-                &exchange,
+                &mut exchange,
                 TunnelKind::Nothing,
                 false,
                 reply(status, &fields),
