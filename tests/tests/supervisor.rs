@@ -2,7 +2,7 @@
 //! under the supervisor of another project.
 
 use std::fs::{self, Permissions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
@@ -121,6 +121,31 @@ fn a_master_keeps_workers_and_files_as_its_manual_says() {
     ));
     server.wait_for_message(&format!("worker {third} died, status:0\nexiting\n"));
     assert!(!socket.exists() && !server.folder.at("pid").exists());
+}
+
+#[test]
+fn quit_closes_all_connections_of_a_supervisor_at_once() {
+    let mut server = master("pid-file: @DIR@/pid").start();
+    let pid = server.pid();
+    let worker = worker(pid);
+    // A request that is never completed holds up TERM, but not QUIT.
+    let mut open = TcpStream::connect(("127.0.0.1", server.port())).expect("the worker listens");
+    open.write_all(b"GET /small HTTP/1.1\r\nHost: a.test\r\n")
+        .expect("the worker reads");
+    send(pid, Signal::USR2);
+    server.wait_for_message("received USR2, which has no effect");
+    server.ask("GET /small").must_be("200 OK\n\nhello");
+    server.terminate();
+    server.wait_for_message(&format!(
+        "received TERM, sending TERM to all workers:{worker}"
+    ));
+    send(pid, Signal::QUIT);
+    server.wait_for_message(&format!(
+        "received QUIT, sending QUIT to all workers:{worker}"
+    ));
+    assert_eq!(server.wait(LIMIT).code(), Some(0));
+    server.wait_for_message(&format!("worker {worker} died, status:0\nexiting\n"));
+    assert!(!server.folder.at("pid").exists());
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use h2o_log::{Target, reason, report_plainly};
 use nix::sys::signal::Signal;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::systemd::{self, State};
 use crate::{Failure, error_log, print_out, signals};
@@ -73,7 +73,7 @@ fn supervise(options: &Options, command: &[String]) -> Result<(), Failure> {
     if let Some(file) = &mut pid_file {
         file.write()?;
     }
-    let signals = signals::catch(&[SIGHUP, SIGTERM, SIGINT, SIGUSR1, SIGCHLD])?;
+    let signals = signals::catch(&[SIGHUP, SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD])?;
     let log = log.map(Arc::new);
     if let Some(log) = &log {
         log.open().map_err(Failure::config)?;
@@ -147,7 +147,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Supervises the workers until SIGTERM or SIGINT has ended all of them.
+    /// Supervises the workers until SIGTERM, SIGINT or SIGQUIT has ended all of them.
     fn run(&mut self, received: &Receiver<i32>) {
         say(&format!(
             "start_server (pid:{}) starting now...",
@@ -164,6 +164,8 @@ impl Supervisor<'_> {
             match event {
                 Ok(SIGTERM) => self.stop("TERM"),
                 Ok(SIGINT) => self.stop("INT"),
+                Ok(SIGQUIT) => self.quit(),
+                Ok(SIGUSR2) => say("received USR2, which has no effect"),
                 Ok(SIGHUP) => self.on_hup(),
                 Ok(SIGUSR1) => self.reopen_logs(),
                 Ok(SIGCHLD) => self.reap(),
@@ -363,6 +365,18 @@ impl Supervisor<'_> {
                 worker.signal(signal);
                 *role = Role::Leaving;
             }
+        }
+    }
+
+    /// On SIGQUIT: has all workers end at once, also those that were told to end before.
+    fn quit(&mut self) {
+        self.phase = Phase::Stopping;
+        systemd::notify(State::Stopping);
+        let all = self.pids(|_| true);
+        say(&format!("received QUIT, sending QUIT to all workers:{all}"));
+        for (role, worker) in &mut self.workers {
+            worker.signal(Signal::SIGQUIT);
+            *role = Role::Leaving;
         }
     }
 
