@@ -451,6 +451,7 @@ mod tests {
             (&*long, "is too long as a unix socket name"),
             ("fastcgi.spawn: exec php-cgi", "accepted"),
             ("fastcgi.spawn: { command: a, user: root }", "accepted"),
+            ("fastcgi.spawn: ' '", "the command is empty"),
             ("fastcgi.spawn: [a]", "argument must be scalar or mapping"),
             (
                 "fastcgi.spawn: { user: root }",

@@ -55,6 +55,9 @@ pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Erro
         }
         None => None,
     };
+    if text.trim().is_empty() {
+        return Err(command.error("the command is empty"));
+    }
     if text.contains('\0') {
         return Err(command.error("the command contains a NUL character"));
     }

@@ -53,14 +53,10 @@ fn parse(node: &Node) -> Result<QuicNodes, Error> {
         if others.iter().any(|(known, _)| *known == other) {
             return Err(number.error("duplicate key found"));
         }
-        let resolved = resolve(address)?;
-        if other != this {
-            others.push((other, resolved));
-        }
+        others.push((other, resolve(address)?));
     }
-    if this == 0 {
-        others.clear();
-    }
+    // The entry of this server itself has no effect. Number 0: this server forwards no packets.
+    others.retain(|(number, _)| this != 0 && *number != this);
     Ok(QuicNodes { this, others })
 }
 
@@ -149,6 +145,10 @@ mod tests {
             (
                 "{ self: a, mapping: {} }",
                 "argument must match the format: %lu",
+            ),
+            (
+                "{ self: 1, mapping: { 1: 192.0.2.1, 1: 192.0.2.2 } }",
+                "duplicate key found",
             ),
             (
                 "{ self: 1, mapping: { 0: 192.0.2.1 } }",
