@@ -21,6 +21,9 @@ pub(crate) const fn per_turn(bytes: usize) -> usize {
     if cfg!(test) { bytes / 64 } else { bytes }
 }
 
+/// With more open connections than this, idle connections free memory that can be allocated again.
+const MANY: usize = 256;
+
 /// Largest number of bytes per read of a socket, or of a QUIC stream.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 
@@ -99,6 +102,12 @@ impl Reusable<OutputBuffer> {
 }
 
 impl Context {
+    /// Whether the server has so many connections that idle ones free memory that can be allocated again.
+    #[inline]
+    pub(crate) fn has_many_connections(&self) -> bool {
+        self.worker.shared.connections() > MANY
+    }
+
     /// The context of the drivers whose connections run in `event_loop`.
     pub(crate) fn new(event_loop: &EventLoop) -> Self {
         Self {

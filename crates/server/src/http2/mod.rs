@@ -31,8 +31,6 @@ const SEND_TURN: usize = per_turn(1024 * 1024);
 const MAX_BACKLOG: usize = per_turn(512 * 1024);
 /// When this many bytes of output are waiting, the driver sends them before it answers more requests.
 const FULL: usize = per_turn(192 * 1024);
-/// With more connections than this, a worker has idle ones free memory that can be allocated again.
-const MANY: usize = 256;
 
 /// The HTTP/2 driver of one connection.
 pub(crate) struct Http2 {
@@ -363,7 +361,7 @@ impl Http2 {
     /// If the worker has many connections and this one has no streams, frees memory that can be allocated again.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
-        if !self.engine.has_streams() && context.worker.shared.connections() > MANY {
+        if !self.engine.has_streams() && context.has_many_connections() {
             self.requests.shrink();
             self.engine.shrink();
         }

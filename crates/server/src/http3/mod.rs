@@ -29,8 +29,6 @@ use streams::Http3Streams;
 const PIECE: usize = 16 * 1024;
 /// Largest number of bytes that one connection hands to the transport before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
-/// With more connections than this, a worker has idle ones free memory that can be allocated again.
-const MANY: usize = 256;
 
 /// The HTTP/3 driver of one connection.
 pub(crate) struct Http3 {
@@ -477,7 +475,7 @@ impl Http3 {
     /// If the worker has many connections and this one has no streams, frees memory that can be allocated again.
     fn shrink_if_idle(&mut self, context: &Context) {
         self.requests.give_back_spare();
-        if !self.streams.engine.has_streams() && context.worker.shared.connections() > MANY {
+        if !self.streams.engine.has_streams() && context.has_many_connections() {
             self.requests.shrink();
             self.streams.shrink();
             self.blocked = Vec::new();

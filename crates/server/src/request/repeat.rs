@@ -14,6 +14,8 @@ use crate::flow::Turn;
 
 /// Largest number of bytes of a body that is kept with its response.
 const MAX_BODY: usize = 8 * 1024;
+/// Largest number of bytes that the head of a request may take in memory if its response is kept.
+const MAX_HEAD: usize = 4 * 1024;
 
 /// What a connection knows of its latest response.
 #[derive(Default)]
@@ -99,11 +101,13 @@ impl Requests {
             && exchange.original.is_none()
             && exchange.sub_request.is_none()
             && exchange.request.body == BodyLength::None
+            && exchange.request.headers.retained() <= MAX_HEAD
             && exchange.site.path(exchange.route).loggers.is_empty()
             && response.status.as_u16() < 400
             && response.reason.is_none()
             && !response.closes
-            && self.pushes.is_none();
+            && self.pushes.is_none()
+            && !turn.context.has_many_connections();
         if !is_repeatable {
             return;
         }

@@ -37,9 +37,6 @@ const LINGER_TURN: usize = per_turn(1024 * 1024);
 /// Limits the number of lines about failed handshakes in the error log, since clients can cause any number of failures.
 static FAILED_HANDSHAKES: LineLimit = LineLimit::per_minute(20);
 
-/// With more open connections than this, idle connections drop data that can be rebuilt (see [`ConnectionState::info`]).
-const MANY: usize = 256;
-
 /// One connection of a worker over TCP or a Unix socket.
 pub(crate) struct Connection {
     pub(crate) state: ConnectionState,
@@ -179,7 +176,7 @@ impl Connection {
         if self.state.io.tls.is_none()
             && self.state.info.is_some()
             && self.is_idle()
-            && context.worker.shared.connections() > MANY
+            && context.has_many_connections()
         {
             self.state.info = None;
         }
