@@ -248,10 +248,14 @@ impl Vm {
     /// # Errors
     /// As [`Vm::suspend`], and `NoMemoryError`.
     pub fn suspend_for(&self, keeper: Value) -> Result<Ticket, Leave> {
-        let ticket = self.suspend()?;
+        let mut ticket = self.suspend()?;
         if let Some(strand) = ticket.strand {
-            self.set_instance_variable(keeper, "__strand", strand)
-                .map_err(Leave::Raise)?;
+            if let Err(exception) = self.set_instance_variable(keeper, "__strand", strand) {
+                // The strand goes on with the exception, so it must not end with its ticket.
+                ticket.strand = None;
+                self.paused.set(Value::nil().0);
+                return Err(Leave::Raise(exception));
+            }
             let mut strands = self.strands.borrow_mut();
             let rooted = strands
                 .get_mut(&strand.0)
