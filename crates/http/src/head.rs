@@ -91,7 +91,9 @@ pub fn parse_content_length(value: &[u8]) -> Option<u64> {
 ///
 /// `Host`, `Content-Length`, `Transfer-Encoding`, `Expect` and `Upgrade` are not among `headers`: engines interpret them,
 /// and this type has methods for their values.
-#[derive(Clone, Debug, Default)]
+///
+/// Heads are equal if they were made in the same way from the same bytes, see [`Headers`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHead {
     /// The method of the request.
     pub method: Method,
@@ -141,32 +143,6 @@ impl RequestHead {
         for span in [target, normal, authority, upgrade, expect] {
             *span = Span::default();
         }
-    }
-
-    /// Whether both heads were made in the same way from the same bytes: see [`Headers::is_same`].
-    #[inline]
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        let Self {
-            method,
-            scheme,
-            version,
-            headers,
-            body,
-            target,
-            query_at,
-            normal,
-            nul,
-            authority,
-            upgrade,
-            expect,
-        } = other;
-        (self.target, self.query_at, self.normal) == (*target, *query_at, *normal)
-            && (self.nul, self.authority) == (*nul, *authority)
-            && (self.upgrade, self.expect) == (*upgrade, *expect)
-            && (self.scheme, self.version, self.body) == (*scheme, *version, *body)
-            && self.method == *method
-            && self.headers.is_same(headers)
     }
 
     /// Replaces this head by a copy of `other` and reuses the memory.

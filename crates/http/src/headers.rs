@@ -101,7 +101,10 @@ pub struct Field<'a> {
 ///
 /// While fields are only added, the arena has the form in which HTTP/1 writes them, so that the fields of a cached response
 /// are sent in one copy ([`Headers::wire`]).
-#[derive(Clone, Debug, Default)]
+///
+/// Blocks are equal if they have the same fields in the same places of equal arenas: blocks that came about in different ways may
+/// differ although their fields do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     arena: Vec<u8>,
     entries: Vec<StoredField>,
@@ -439,14 +442,6 @@ impl Headers {
         self.entries.clear();
         self.entries.extend_from_slice(&other.entries);
         self.scattered = other.scattered;
-    }
-
-    /// Whether both blocks have the same fields in the same places of equal arenas. Blocks with the same fields that came about in
-    /// different ways may differ in this.
-    #[inline]
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.arena == other.arena && self.entries == other.entries
     }
 
     /// Adds a copy of every field of `other`.

@@ -352,31 +352,30 @@ impl Supervisor<'_> {
         if matches!(self.phase, Phase::Stopping) {
             return;
         }
+        // Each worker gets the signal only once: a second one makes some programs stop at once.
+        let is_due = |role| role != Role::Leaving;
+        self.end_workers(received, self.options.signal_on_term, is_due);
+    }
+
+    /// On SIGQUIT: has all workers end at once, also those that were told to end before.
+    fn quit(&mut self) {
+        self.end_workers("QUIT", Signal::SIGQUIT, |_| true);
+    }
+
+    /// Sends a signal to the workers for whose role `is_due` is true, and begins the end of the supervisor.
+    fn end_workers(&mut self, received: &str, signal: Signal, is_due: impl Fn(Role) -> bool) {
         self.phase = Phase::Stopping;
         systemd::notify(State::Stopping);
-        let (signal, all) = (self.options.signal_on_term, self.pids(|_| true));
+        let all = self.pids(|_| true);
         say(&format!(
             "received {received}, sending {} to all workers:{all}",
             name(signal)
         ));
         for (role, worker) in &mut self.workers {
-            // Each worker gets the signal only once: a second one makes some programs stop at once.
-            if *role != Role::Leaving {
+            if is_due(*role) {
                 worker.signal(signal);
                 *role = Role::Leaving;
             }
-        }
-    }
-
-    /// On SIGQUIT: has all workers end at once, also those that were told to end before.
-    fn quit(&mut self) {
-        self.phase = Phase::Stopping;
-        systemd::notify(State::Stopping);
-        let all = self.pids(|_| true);
-        say(&format!("received QUIT, sending QUIT to all workers:{all}"));
-        for (role, worker) in &mut self.workers {
-            worker.signal(Signal::SIGQUIT);
-            *role = Role::Leaving;
         }
     }
 

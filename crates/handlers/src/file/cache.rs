@@ -113,11 +113,9 @@ impl Premise for CacheEntry {
         if self.is_removed.get() {
             return false;
         }
-        let is_current = self.checked.get().0 == worker.clock.turn() || {
-            let cache = worker.local::<ContentCache>();
-            let inner = &mut *cache.inner.borrow_mut();
-            self.is_still_current(&worker.clock, &mut inner.watches)
-        };
+        let cache = worker.local::<ContentCache>();
+        let watches = &mut cache.inner.borrow_mut().watches;
+        let is_current = self.is_current(&worker.clock, watches);
         if is_current {
             self.used.set(true);
             worker.counters.count(Counter::CacheHits);

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, LocalSite, MimeHint, Premise, Response, Route};
-use h2o_http::{BodyLength, Headers, RequestHead, StatusCode};
+use h2o_http::{BodyLength, RequestHead};
 
 use super::{Requests, ResponseShape, SlotId, Streams};
 use crate::flow::Turn;
@@ -59,7 +59,7 @@ impl Latest {
 }
 
 impl Requests {
-    /// Notes the response to a request, whose `premise` the handler has set. Its head is as it will be sent.
+    /// Notes the response to a request; its head is as it will be sent. `premise` is what the handler has set.
     #[inline]
     pub(super) fn note_latest(
         &mut self,
@@ -69,74 +69,18 @@ impl Requests {
         shape: ResponseShape,
         premise: &Rc<dyn Premise>,
     ) {
-        let is_latest = match &self.latest {
+        let is_again = match &self.latest {
             Latest::Nothing => false,
             Latest::Once(latest) => is_of(latest, premise),
             Latest::Kept(kept) => is_of(&kept.premise, premise),
         };
-        if is_latest {
-            self.keep(turn, exchange, response, shape, premise);
-        } else {
-            self.latest = Latest::Once(Rc::downgrade(premise));
-        }
-    }
-
-    #[inline(never)]
-    fn keep(
-        &mut self,
-        turn: &Turn<'_>,
-        exchange: &Exchange,
-        response: &Response,
-        shape: ResponseShape,
-        premise: &Rc<dyn Premise>,
-    ) {
-        let body = match &response.body {
-            Body::Bytes(body) if body.len() <= MAX_BODY => body.clone(),
-            Body::Empty => Bytes::new(),
-            Body::Bytes(_) | Body::File(_) | Body::Stream(_) => return,
-        };
-        let is_repeatable = exchange.handler == 0
-            && !exchange.is_early
-            && !exchange.delegated
-            && exchange.original.is_none()
-            && exchange.sub_request.is_none()
-            && exchange.request.body == BodyLength::None
-            && exchange.request.headers.retained() <= MAX_HEAD
-            && exchange.site.path(exchange.route).loggers.is_empty()
-            && response.status.as_u16() < 400
-            && response.reason.is_none()
-            && !response.closes
-            && self.pushes.is_none()
-            && !turn.context.has_many_connections();
-        if !is_repeatable {
-            return;
-        }
-        let mut kept = match std::mem::take(&mut self.latest) {
-            Latest::Kept(kept) => kept,
-            Latest::Nothing | Latest::Once(_) => Box::new(Kept {
-                request: RequestHead::default(),
-                response: Response::new(StatusCode::OK, Headers::new(), Body::Empty),
-                body: Bytes::new(),
-                shape,
-                premise: Rc::downgrade(premise),
-                site: Weak::new(),
-                route: exchange.route,
-                mime: None,
-                second: 0,
-            }),
-        };
-        kept.request.copy_from(&exchange.request);
-        kept.response.status = response.status;
-        kept.response.headers.copy_from(&response.headers);
-        kept.response.length = response.length;
-        kept.body = body;
-        kept.shape = shape;
-        kept.premise = Rc::downgrade(premise);
-        kept.site = Rc::downgrade(&exchange.site);
-        kept.route = exchange.route;
-        kept.mime = exchange.mime;
-        kept.second = turn.context.worker.clock.unix().as_secs();
-        self.latest = Latest::Kept(kept);
+        let premise = Rc::downgrade(premise);
+        self.latest =
+            if is_again && self.pushes.is_none() && is_repeatable(turn, exchange, response) {
+                Latest::Kept(Kept::new(turn, exchange, response, shape, premise))
+            } else {
+                Latest::Once(premise)
+            };
     }
 
     /// Sends the latest response again if the request, which has no body and is not routed yet, equals the one that it answers.
@@ -180,12 +124,62 @@ impl Requests {
     }
 }
 
+/// Whether nothing else than the first handler of the path has to see a request that equals this one.
+fn is_repeatable(turn: &Turn<'_>, exchange: &Exchange, response: &Response) -> bool {
+    let is_short = match &response.body {
+        Body::Empty => true,
+        Body::Bytes(body) => body.len() <= MAX_BODY,
+        Body::File(_) | Body::Stream(_) => false,
+    };
+    is_short
+        && exchange.handler == 0
+        && !exchange.is_early
+        && !exchange.delegated
+        && exchange.original.is_none()
+        && exchange.sub_request.is_none()
+        && exchange.request.body == BodyLength::None
+        && exchange.request.headers.retained() <= MAX_HEAD
+        && exchange.site.path(exchange.route).loggers.is_empty()
+        && response.status.as_u16() < 400
+        && response.reason.is_none()
+        && !response.closes
+        && !turn.context.has_many_connections()
+}
+
 impl Kept {
+    #[inline(never)]
+    fn new(
+        turn: &Turn<'_>,
+        exchange: &Exchange,
+        response: &Response,
+        shape: ResponseShape,
+        premise: Weak<dyn Premise>,
+    ) -> Box<Self> {
+        let body = match &response.body {
+            Body::Bytes(body) => body.clone(),
+            Body::Empty | Body::File(_) | Body::Stream(_) => Bytes::new(),
+        };
+        let headers = response.headers.clone();
+        let mut kept = Response::new(response.status, headers, Body::Empty);
+        kept.length = response.length;
+        Box::new(Self {
+            request: exchange.request.clone(),
+            response: kept,
+            body,
+            shape,
+            premise,
+            site: Rc::downgrade(&exchange.site),
+            route: exchange.route,
+            mime: exchange.mime,
+            second: turn.context.worker.clock.unix().as_secs(),
+        })
+    }
+
     /// Whether the response answers the request of `exchange`, too.
     #[inline]
     fn answers(&self, turn: &Turn<'_>, exchange: &Exchange) -> bool {
         let worker = &turn.context.worker;
-        self.request.is_same(&exchange.request)
+        self.request == exchange.request
             && self.second == worker.clock.unix().as_secs()
             && std::ptr::eq(self.site.as_ptr(), Rc::as_ptr(&exchange.site))
             && !turn.connection.is_early()
