@@ -12,6 +12,9 @@ use crate::endpoint::{Datagram, Ecn, Transmit};
 /// Length in bytes of one receive buffer: the most that the kernel joins into one read (generic receive offload).
 const BUFFER_LEN: usize = 64 * 1024;
 
+/// The least number of buffers that a system call gets for received datagrams.
+const LEAST_BATCH: usize = 4;
+
 /// Largest number of bytes that one system call sends: the longest payload of a UDP datagram over IPv4.
 const MAX_SENT: u64 = 65_507;
 
@@ -67,7 +70,8 @@ impl UdpSocket {
     }
 
     /// Receives a batch and calls `take` for each datagram. Returns whether there may be more: the kernel fills a batch as long as
-    /// there are datagrams, so after a smaller one the socket is empty, and an edge-triggered event tells of the next.
+    /// there are datagrams, so after a smaller one the socket is empty, and an edge-triggered event tells of the next. A batch may have
+    /// twice as many datagrams as the one before.
     ///
     /// # Errors
     /// `WouldBlock` if there was none, and other errors of the system call.
@@ -77,12 +81,14 @@ impl UdpSocket {
         buffers: &mut ReceiveBuffers,
         mut take: impl FnMut(Datagram),
     ) -> io::Result<bool> {
-        let mut slices = buffers.0.each_mut().map(|buffer| IoSliceMut::new(buffer));
-        let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let count = self
-            .state
-            .recv(UdpSockRef::from(socket), &mut slices, &mut metas)?;
-        for (meta, buffer) in metas.iter().zip(&buffers.0).take(count) {
+        let ReceiveBuffers { data, metas, room } = buffers;
+        let mut slices = data.each_mut().map(|buffer| IoSliceMut::new(buffer));
+        let count = self.state.recv(
+            UdpSockRef::from(socket),
+            &mut slices[..*room],
+            &mut metas[..*room],
+        )?;
+        for (meta, buffer) in metas.iter().zip(data).take(count) {
             let received = buffer.get(..meta.len).unwrap_or_default();
             for data in received.chunks(meta.stride.max(1)) {
                 take(Datagram {
@@ -97,18 +103,27 @@ impl UdpSocket {
                 });
             }
         }
-        Ok(count == BATCH_SIZE)
+        let is_full = count == *room;
+        *room = (2 * count).clamp(LEAST_BATCH, BATCH_SIZE);
+        Ok(is_full)
     }
 }
 
 /// The buffers into which a batch is received. Each worker has one.
-pub struct ReceiveBuffers([Box<[u8]>; BATCH_SIZE]);
+pub struct ReceiveBuffers {
+    data: [Box<[u8]>; BATCH_SIZE],
+    metas: [RecvMeta; BATCH_SIZE],
+    /// How many of the buffers the next system call gets: to prepare all of them can take longer than the call.
+    room: usize,
+}
 
 impl Default for ReceiveBuffers {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| {
-            vec![0; BUFFER_LEN].into_boxed_slice()
-        }))
+        Self {
+            data: std::array::from_fn(|_| vec![0; BUFFER_LEN].into_boxed_slice()),
+            metas: [RecvMeta::default(); BATCH_SIZE],
+            room: LEAST_BATCH,
+        }
     }
 }
 
@@ -150,11 +165,21 @@ mod tests {
             far.send_to(&datagram, near.local_addr().unwrap()).unwrap();
         }
         let (mut buffers, mut received) = (ReceiveBuffers::default(), Vec::new());
-        let mut receive = || socket.receive(&near, &mut buffers, |one| received.push(one.data[0]));
-        assert!(receive().unwrap());
-        assert!(!receive().unwrap());
-        assert_eq!(receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut receive = || {
+            let result = socket.receive(&near, &mut buffers, |one| received.push(one.data[0]));
+            (result, received.len())
+        };
+        let mut expected = 0;
+        for batch in [4, 8, 16] {
+            let (may_have_more, count) = receive();
+            expected += batch;
+            assert!(may_have_more.unwrap());
+            assert_eq!(count, expected);
+        }
+        assert!(!receive().0.unwrap());
+        let (error, count) = receive();
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(count, BATCH_SIZE + 1);
         assert!((0..).zip(&received).all(|(number, byte)| number == *byte));
-        assert_eq!(received.len(), BATCH_SIZE + 1);
     }
 }

@@ -20,8 +20,10 @@ use crate::generation::{Generation, LocalGeneration, RetiredSites, start_feature
 /// Number of socket events after which a turn of the loop ends. The next turn reads the clock again, which happens about two
 /// thousand times a second under load.
 const TURN_EVENTS: usize = 64;
-/// Number of batches of events that the loop handles before it returns control to the tokio runtime.
+/// Number of batches of events, and of events, that the loop handles before it returns control to the tokio runtime, which tells of
+/// the events of UDP sockets.
 const ROUNDS: u32 = 8;
+const EVENTS: usize = 256;
 /// Largest number of events of a batch after which the loop may leave it to the runtime to wait for more.
 const FEW_EVENTS: usize = 4;
 /// How many times the loop does so after it has asked the kernel for more events and got none.
@@ -279,13 +281,13 @@ impl EventLoop {
 
     fn run_ready(&mut self, task: &mut Context<'_>) {
         let mut ready = std::mem::take(&mut self.ready);
-        let mut handled = 0;
+        let (mut handled, mut in_turn) = (0, 0);
         // Whether the runtime is to tell of further events; at first it has done so already.
         let mut is_quiet = true;
         for round in 0.. {
             let polled = if is_quiet {
                 self.reactor.poll_events(task, &mut ready)
-            } else if round == ROUNDS {
+            } else if round == ROUNDS || handled >= EVENTS {
                 // The runtime gets to poll its own events before this task runs again.
                 task.waker().wake_by_ref();
                 break;
@@ -316,19 +318,25 @@ impl EventLoop {
                 }
             }
             handled += ready.len();
+            in_turn += ready.len();
+            is_quiet = self.reactor.is_set_quiet();
             // While few events come at a time, the kernel rarely has more of them. The runtime is told of an event that the kernel repeats
             // only once, so the loop itself has to ask for it again.
-            is_quiet = self.quiet_rounds > 0
+            if !is_quiet
+                && self.quiet_rounds > 0
                 && ready.len() <= FEW_EVENTS
-                && !ready.iter().any(|event| event.repeats);
-            self.quiet_rounds -= u32::from(is_quiet);
+                && !ready.iter().any(|event| event.repeats)
+            {
+                is_quiet = true;
+                self.quiet_rounds -= 1;
+            }
             for event in ready.drain(..) {
                 self.run_table(event.token, |table| table.on_ready(&event));
             }
             // Sockets of backends have woken the requests that wait for them.
             self.run_woken();
-            if handled >= TURN_EVENTS {
-                handled = 0;
+            if in_turn >= TURN_EVENTS {
+                in_turn = 0;
                 self.worker.clock.begin_turn();
             } else {
                 // A file may have changed between the last response and the client's next request: cached file metadata

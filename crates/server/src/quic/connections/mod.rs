@@ -463,7 +463,7 @@ impl QuicConnections {
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock
                         && (self.registry)
-                            .watch_output(&port.socket, socket_token, true)
+                            .watch_output(&*port.socket, socket_token)
                             .is_ok() =>
                 {
                     port.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
@@ -496,9 +496,7 @@ impl QuicConnections {
             port.unsent = Some((transmit, data));
             return;
         }
-        let token = self.first_token | SOCKET_BIT | index as u64;
-        // If this fails, the socket only has more events than needed.
-        let _ = self.registry.watch_output(&port.socket, token, false);
+        self.registry.remove(&*port.socket);
         for token in std::mem::take(&mut port.blocked) {
             if let Some(connection) = self.find(token) {
                 connection.waits_for_socket = false;

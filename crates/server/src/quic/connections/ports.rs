@@ -68,8 +68,8 @@ impl QuicConnections {
         let Some(tls) = listener.tls.clone() else {
             return Ok(());
         };
-        let socket = Socket::new(socket, false);
-        let udp = UdpSocket::new(&socket)?;
+        let socket = Rc::new(Socket::new(socket, false));
+        let udp = UdpSocket::new(&*socket)?;
         let entry = self.sockets.vacant_entry();
         let token = self.first_token | SOCKET_BIT | entry.key() as u64;
         self.registry.add_datagram_socket(&socket, token)?;
@@ -89,7 +89,7 @@ impl QuicConnections {
             } else {
                 1
             },
-            socket: Rc::new(socket),
+            socket,
             udp,
             endpoint,
             listener,
@@ -120,7 +120,11 @@ impl QuicConnections {
         };
         if self.sockets.get(index).is_some_and(is_unused) {
             let port = self.sockets.remove(index);
-            self.registry.remove(&port.socket);
+            let token = self.first_token | SOCKET_BIT | index as u64;
+            self.registry.remove_datagram_socket(token);
+            if port.unsent.is_some() {
+                self.registry.remove(&*port.socket);
+            }
             self.endpoints.remove(&port.endpoint);
         }
     }
