@@ -80,7 +80,9 @@ pub use connection::Command;
 pub use error::{ErrorCode, PeerError, StreamError};
 pub use frame::FrameType;
 pub use local::LocalStream;
-pub use server::{Received, SHUTDOWN_GRACE, ServerConnection, ServerStep, StreamInfo};
+pub use server::{
+    Received, RepeatableSection, SHUTDOWN_GRACE, ServerConnection, ServerStep, StreamInfo,
+};
 pub use settings::{ClientSettings, PeerSettings, Settings};
 pub use stream::{StreamKey, StreamState};
 pub use stream_id::StreamId;

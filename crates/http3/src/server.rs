@@ -10,6 +10,7 @@ use h2o_http::field_section::{RequestMemo, ResponseMemo};
 use h2o_http::priority::{EarlyUpdates, PriorityParameters};
 
 pub use receive::{Received, ServerStep};
+pub use respond::RepeatableSection;
 
 use crate::connection::{Command, Connection, cost};
 use crate::error::{ErrorCode, PeerError, StreamError};

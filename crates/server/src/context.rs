@@ -13,6 +13,7 @@ use crate::event::event_loop::EventLoop;
 use crate::event::memory::MemoryAccount;
 use crate::event::pipes::Pipes;
 use crate::event::wake_queue::WakeQueue;
+use crate::request::KeptNumber;
 use h2o_tls::OutputBuffer;
 
 /// Number of bytes after which a connection's turn in the event loop ends: `bytes`, but fewer in tests, so that simulations
@@ -38,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) wanted: Rc<Cell<usize>>,
     pub(crate) scratch: Scratch,
     pub(crate) pipes: Rc<Pipes>,
+    /// Number of responses that connections of the worker have kept so far.
+    kept: Cell<u64>,
 }
 
 /// Buffers that the event loop lends to a connection during its turn, so that idle connections need none.
@@ -118,7 +121,14 @@ impl Context {
             wanted: Rc::clone(event_loop.wanted()),
             scratch: Scratch::default(),
             pipes: Pipes::new(&event_loop.worker().shared),
+            kept: Cell::default(),
         }
+    }
+
+    /// The number of the next response that a connection keeps.
+    pub(crate) fn next_kept(&self) -> KeptNumber {
+        self.kept.set(self.kept.get() + 1);
+        KeptNumber(self.kept.get())
     }
 
     /// Returns a waker for stream `stream` (0 over HTTP/1) of the connection with this token. A connection needs a waker only when it waits

@@ -756,6 +756,50 @@ fn a_file_that_changes_is_seen_by_the_next_of_repeated_requests() {
 }
 
 #[test]
+fn repeated_responses_are_the_same_as_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for (name, len) in [("empty", 0), ("short", 9), ("page", 1024), ("long", 3000)] {
+        let file = std::fs::File::create(folder.path().join(name)).unwrap();
+        (&file).write_all(&vec![b'x'; len]).unwrap();
+        let times = std::fs::FileTimes::new().set_modified(old);
+        file.set_times(times).unwrap();
+    }
+    let paths = format!(
+        "      /: {{ file.dir: {} }}
+      /state: {{ status: ON }}
+",
+        folder.path().display()
+    );
+    let since = [("if-modified-since", "Fri, 01 Jan 2021 00:00:00 GMT")];
+    let part = [("range", "bytes=2-5")];
+    for version in VERSIONS {
+        let server = start_bare("", &paths);
+        let mut client = Client::connect(&server, version);
+        let requests = [
+            Request::Get("/empty"),
+            Request::Get("/short"),
+            Request::Get("/page"),
+            Request::Get("/long"),
+            Request::With("GET", "/page", &since),
+            Request::With("GET", "/page", &part),
+        ];
+        for request in requests {
+            let first = client.ask(request).unwrap();
+            assert!(first.statuses[0] < 400, "{version:?}, {request:?}");
+            for _ in 0..8 {
+                let again = client.ask(request).unwrap();
+                assert_eq!(again, first, "{version:?}, {request:?}");
+            }
+        }
+        let state = client.ask(Request::Get("/state/json?show=traffic"));
+        let want = format!("\"traffic.requests\": {}", requests.len() * 9);
+        let state = state.unwrap().body;
+        assert!(state.contains(&want), "{version:?}: {state}");
+    }
+}
+
+#[test]
 fn additions_are_the_same_over_every_version() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str| {

@@ -7,8 +7,16 @@ use h2o_http::{Headers, Known, Name, ResponseHead, StatusCode};
 use super::ServerConnection;
 use crate::error::ErrorCode;
 use crate::frame;
-use crate::qpack::SectionWriter;
+use crate::qpack::{References, SectionWriter};
 use crate::stream::{StreamKey, StreamState};
+
+/// The encoded field section of a response's head, which can be sent on other streams, too, as long as the QPACK encoder is in the same
+/// state.
+#[derive(Clone, Copy, Debug)]
+pub struct RepeatableSection {
+    generation: (u64, u64),
+    references: References,
+}
 
 impl ServerConnection {
     /// Writes the final response head of a stream to `out`. If `end_stream` is true, no content follows. Returns the length
@@ -53,6 +61,45 @@ impl ServerConnection {
             self.connection.end_send(key);
         }
         len
+    }
+
+    /// The encoded section of `head`, which [`ServerConnection::respond`] has just written; `None` if the engine does not remember it.
+    #[must_use]
+    pub fn section_of(&self, head: &ResponseHead<'_>) -> Option<RepeatableSection> {
+        let memos = self.memos.as_ref()?;
+        let generation = self.connection.encoder.generation();
+        let is_remembered = memos.response.find(head, generation).is_some();
+        is_remembered.then_some(RepeatableSection {
+            generation,
+            references: memos.references,
+        })
+    }
+
+    /// Notes that the caller sends a whole response again on a stream: the same bytes that [`ServerConnection::respond`] and
+    /// [`ServerConnection::begin_data`] have written for an earlier stream, with `content_len` bytes of content. Returns false if the
+    /// response has to be encoded anew, because the section means something else since then, or if the stream takes no response.
+    #[inline]
+    pub fn respond_again(
+        &mut self,
+        key: StreamKey,
+        section: &RepeatableSection,
+        content_len: u64,
+    ) -> bool {
+        let encoder = &mut self.connection.encoder;
+        if section.generation != encoder.generation() || !encoder.can_repeat(section.references) {
+            return false;
+        }
+        let Some(stream) = self.connection.streams.get_mut(key) else {
+            return false;
+        };
+        if !stream.state.can_send() {
+            return false;
+        }
+        stream.has_response = true;
+        stream.sent += content_len;
+        encoder.note(stream.id, section.references);
+        self.connection.end_send(key);
+        true
     }
 
     /// Writes an informational response (RFC 9110 §15.2). Returns the length of the encoded field section in bytes.

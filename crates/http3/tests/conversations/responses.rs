@@ -184,6 +184,78 @@ fn heads_that_come_again_shrink_and_are_the_same() {
 }
 
 #[test]
+fn a_response_is_sent_again_while_its_section_means_the_same() {
+    let mut talk = with_table();
+    let other = |talk: &mut Conversation, id, name| {
+        talk.gets(id);
+        talk.responds(id, 200, &[(name, "a value of some length")], None, true);
+        let new = talk.decoder.inserted();
+        talk.release(id);
+        new
+    };
+    // The table gets the fields, and the client acknowledges them.
+    let mut id = 0;
+    for _ in 0..4 {
+        let before = talk.decoder.inserted();
+        let new = other(&mut talk, id, "x-a") - before;
+        if new > 0 {
+            talk.sends(DECODER, instruction::increment(new));
+        }
+        id += 4;
+    }
+    let headers = fields(&[("x-a", "a value of some length")]);
+    let head = h2o_http::ResponseHead {
+        status: StatusCode::OK,
+        reason: None,
+        headers: &headers,
+        length: None,
+        server: Some(b"h2o"),
+    };
+    let want = ["HEADERS :status=200 server=h2o x-a=a value of some length"];
+    talk.gets(id);
+    let (key, mut out) = (talk.key(id), Vec::new());
+    assert!(talk.connection.respond(key, &head, true, &mut out) < 12);
+    let section = talk.connection.section_of(&head).expect("is remembered");
+    assert!(
+        !talk.connection.respond_again(key, &section, 0),
+        "the stream has its response"
+    );
+    for _ in 0..5 {
+        id += 4;
+        talk.gets(id);
+        assert!((talk.connection).respond_again(talk.key(id), &section, 7));
+        assert!(matches!(talk.state(id), h2o_http3::StreamState::Closed));
+        let sent = talk.connection.streams().find(|one| one.id.get() == id);
+        assert_eq!(sent.map(|stream| stream.sent), Some(7));
+        assert_eq!(talk.read(id, &out), want);
+        // The section refers to the table, so the client acknowledges it on each stream.
+        let stream = usize::try_from(id).expect("the stream id fits into a usize");
+        talk.sends(DECODER, instruction::acknowledge(stream));
+        talk.decoder.acknowledged(id);
+        talk.release(id);
+    }
+    id += 4;
+    other(&mut talk, id, "x-b");
+    id += 4;
+    other(&mut talk, id, "x-b");
+    id += 4;
+    talk.gets(id);
+    assert!(
+        !(talk.connection).respond_again(talk.key(id), &section, 0),
+        "the table has another field since then"
+    );
+    assert!(
+        talk.connection.section_of(&head).is_none(),
+        "another head is the latest one"
+    );
+    assert!(
+        talk.events.iter().all(|event| !event.starts_with("close")),
+        "{:?}",
+        talk.events
+    );
+}
+
+#[test]
 fn the_latest_head_is_not_taken_for_another() {
     let mut talk = with_table();
     type Head<'a> = (u16, &'a [(&'a str, &'a str)], Option<u64>);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use h2o_exchange::Protocol;
 use h2o_http1::{Answer, Received};
 
-use super::{Http1, upgrade};
+use super::{Http1, Http1Streams, upgrade};
 use crate::context::per_turn;
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
@@ -103,13 +103,16 @@ impl Http1 {
                 let engine = &self.streams.engine;
                 let (begun, has_body) = (engine.first_byte_at(), !engine.is_body_done());
                 let begun = begun.unwrap_or(turn.now);
+                let mut kept = None;
+                if !has_body {
+                    kept = (self.requests).take_kept::<Http1Streams>(turn, &spare.borrow().request);
+                }
                 Requests::begin(turn, &spare, begun);
                 spare.borrow_mut().protocol = Protocol::Http1 {
                     index: engine.request_index(),
                 };
-                if !has_body
-                    && (self.requests).repeat(&mut self.streams, turn, SlotId::ONLY, &spare)
-                {
+                if let Some(kept) = kept {
+                    (self.requests).repeat(&mut self.streams, turn, SlotId::ONLY, spare, kept);
                     return self.send_output(turn);
                 }
                 routing::route(&mut spare.borrow_mut(), &turn.connection.listener);

@@ -10,15 +10,17 @@ use h2o_exchange::{
 };
 use h2o_http::priority::{PriorityField, PriorityParameters};
 use h2o_http::{Headers, Known, ResponseHead, StatusCode};
-use h2o_http3::{Command, ErrorCode, LocalStream, ServerConnection, StreamKey, StreamState};
+use h2o_http3::{
+    Command, ErrorCode, LocalStream, RepeatableSection, ServerConnection, StreamKey, StreamState,
+};
 use h2o_quic::{Connection, Output, SendDatagramError, SharedConnection, StreamId, Tails};
 
 use super::{engine_id, slot, stream};
 use crate::flow::Turn;
 use crate::request::paces::StreamTransfers;
 use crate::request::{
-    CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
-    Window,
+    CloseReason, HeadSent, KeptNumber, RequestLimits, ResponseShape, SlotId, StopReason, Streams,
+    VersionRules, Window,
 };
 use crate::setup::Setup;
 
@@ -64,6 +66,17 @@ pub(super) struct Http3Streams {
     unsent: Option<Box<Bytes>>,
     /// Streams of which more can be read, because a handler has taken some of the body.
     readable: Vec<StreamId>,
+    /// The encoded form of the response that the request table keeps.
+    kept: Option<Box<Kept>>,
+}
+
+/// The encoded form of a kept response, which can be sent again on other streams.
+struct Kept {
+    number: KeptNumber,
+    section: RepeatableSection,
+    content_len: usize,
+    /// The HEADERS and DATA frames.
+    frames: Bytes,
 }
 
 /// The driver's own state of the stream of a request.
@@ -107,6 +120,7 @@ impl Http3Streams {
             tunnels: Vec::new(),
             unsent: None,
             readable: Vec::new(),
+            kept: None,
         };
         streams.open_local();
         streams
@@ -491,6 +505,7 @@ impl Http3Streams {
             + self.lines.capacity() * size_of::<Line>()
             + lines.sum::<usize>()
             + self.tails.retained()
+            + (self.kept.as_ref()).map_or(0, |kept| size_of::<Kept>() + kept.frames.len())
     }
 
     /// Frees memory that can be allocated again when it is needed. The connection must have no streams.
@@ -500,6 +515,34 @@ impl Http3Streams {
         self.readable = Vec::new();
         self.tunnels = Vec::new();
         self.tails.shrink();
+        self.kept = None;
+    }
+
+    /// Sends the beginning of a response, which is all of it if `is_whole`.
+    #[inline]
+    fn send_beginning<const N: usize>(
+        &mut self,
+        key: StreamKey,
+        frames: [Bytes; N],
+        is_whole: bool,
+    ) {
+        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
+        // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
+        // responses of the same urgency.
+        let priority = self.engine.priority(key);
+        if !is_whole || priority != PriorityParameters::DEFAULT {
+            self.set_rank(key, true);
+        }
+        let len = frames.iter().map(Bytes::len).sum();
+        self.write_by(key, len, |output, quic, id| {
+            output.write_all(quic, id, frames);
+            if is_whole {
+                output.finish(quic, id);
+            }
+        });
+        if priority.incremental {
+            self.set_transport_priority(key);
+        }
     }
 }
 
@@ -552,7 +595,8 @@ impl Streams for Http3Streams {
         shape: ResponseShape,
     ) -> HeadSent {
         let key = stream(id);
-        if let Some(field) = response.headers.get(Known::Priority) {
+        let own_priority = response.headers.get(Known::Priority);
+        if let Some(field) = own_priority {
             self.engine.schedule(key, PriorityField::parse(field));
         }
         let head = ResponseHead {
@@ -583,29 +627,41 @@ impl Streams for Http3Streams {
             }
         }
         let is_whole = content.is_some() || !shape.has_body;
-        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
-        // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
-        // responses of the same urgency.
-        let priority = self.engine.priority(key);
-        if !is_whole || priority != PriorityParameters::DEFAULT {
-            self.set_rank(key, true);
-        }
-        let beginning = turn.context.scratch.beginning.share(&turn.out);
+        let frames = [turn.context.scratch.beginning.share(&turn.out), body];
         turn.out.clear();
-        let len = beginning.len() + body.len();
-        self.write_by(key, len, |output, quic, id| {
-            output.write_all(quic, id, [beginning, body]);
-            if is_whole {
-                output.finish(quic, id);
-            }
-        });
-        if priority.incremental {
-            self.set_transport_priority(key);
+        let is_repeatable = is_whole && head_len > 0 && own_priority.is_none();
+        if let Some(number) = shape.kept.filter(|_| is_repeatable) {
+            let section = self.engine.section_of(&head);
+            self.kept = section.map(|section| {
+                Box::new(Kept {
+                    number,
+                    section,
+                    content_len,
+                    frames: Bytes::from(frames.concat()),
+                })
+            });
         }
+        self.send_beginning(key, frames, is_whole);
         HeadSent {
             head_len,
             body_len: is_whole.then_some(content_len),
         }
+    }
+
+    #[inline]
+    fn send_kept(&mut self, id: SlotId, number: KeptNumber) -> Option<usize> {
+        let kept = self.kept.as_deref()?;
+        let key = stream(id);
+        let len = kept.content_len;
+        if kept.number != number
+            || self.ready > 0
+            || !(self.engine).respond_again(key, &kept.section, len as u64)
+        {
+            return None;
+        }
+        let frames = [kept.frames.clone()];
+        self.send_beginning(key, frames, true);
+        Some(len)
     }
 
     fn set_ready(&mut self, id: SlotId, is_ready: bool) {

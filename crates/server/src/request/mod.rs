@@ -48,8 +48,8 @@ use resets::Resets;
 pub(crate) use run::{Arrived, StreamRequest};
 use slots::{Mark, Phase, SlotPool, Slots, retire};
 pub(crate) use streams::{
-    CloseReason, HeadSent, RequestLimits, ResponseShape, SlotId, StopReason, Streams, VersionRules,
-    Window,
+    CloseReason, HeadSent, KeptNumber, RequestLimits, ResponseShape, SlotId, StopReason, Streams,
+    VersionRules, Window,
 };
 
 /// The requests of one connection.

@@ -3,13 +3,15 @@
 //! The response to a request that equals the one before is not made again while its [premise](Premise) holds. Only responses that
 //! depend on nothing else are kept: the first handler of the path has made it, and no filter or logger sees it.
 
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use bytes::Bytes;
 use h2o_exchange::{Body, Exchange, ExchangeRef, LocalSite, MimeHint, Premise, Response, Route};
 use h2o_http::{BodyLength, RequestHead};
 
-use super::{Requests, ResponseShape, SlotId, Streams};
+use super::respond::EARNED_BY_REQUEST;
+use super::{CloseReason, KeptNumber, Requests, ResponseShape, SlotId, Streams};
 use crate::flow::Turn;
 
 /// Largest number of bytes of a body that is kept with its response.
@@ -29,11 +31,12 @@ pub(super) enum Latest {
 }
 
 /// A response with the request that it answers.
-pub(super) struct Kept {
+pub(crate) struct Kept {
     request: RequestHead,
     response: Response,
     body: Bytes,
     shape: ResponseShape,
+    number: KeptNumber,
     premise: Weak<dyn Premise>,
     /// The site configuration that has made the response.
     site: Weak<LocalSite>,
@@ -41,6 +44,8 @@ pub(super) struct Kept {
     mime: Option<MimeHint>,
     /// The second, since the Unix epoch, that the `date` field of the response names.
     second: u64,
+    /// The round of the event loop in which the premise was found to hold.
+    checked_in: Cell<u64>,
 }
 
 impl Latest {
@@ -83,44 +88,79 @@ impl Requests {
             };
     }
 
-    /// Sends the latest response again if the request, which has no body and is not routed yet, equals the one that it answers.
-    /// Returns whether it has.
+    /// Returns the latest response if it answers the new request `request`, too, which has no body. The caller has to send it with
+    /// [`Requests::send_kept`] or [`Requests::repeat`].
     #[inline]
-    pub(crate) fn repeat<S: Streams>(
+    pub(crate) fn take_kept<S: Streams>(
         &mut self,
-        streams: &mut S,
-        turn: &mut Turn<'_>,
-        id: SlotId,
-        exchange: &ExchangeRef,
-    ) -> bool {
+        turn: &Turn<'_>,
+        request: &RequestHead,
+    ) -> Option<Box<Kept>> {
         let Latest::Kept(kept) = &self.latest else {
-            return false;
+            return None;
         };
-        if !kept.answers(turn, &exchange.borrow())
+        if !kept.answers(turn, request)
             || self.early.is_some()
             || self.pushes.is_some()
             || !self.queue.is_empty()
             || turn.context.memory.is_tight()
             || !self.has_place::<S>(turn, false)
         {
-            return false;
+            return None;
         }
-        let Latest::Kept(mut kept) = std::mem::take(&mut self.latest) else {
-            return false;
+        match std::mem::take(&mut self.latest) {
+            Latest::Kept(kept) => Some(kept),
+            Latest::Nothing | Latest::Once(_) => None,
+        }
+    }
+
+    /// Sends the encoded form of the kept response, if the connection has it, and ends the request. Otherwise returns the response.
+    #[inline]
+    pub(super) fn send_kept<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        kept: Box<Kept>,
+    ) -> Result<(), Box<Kept>> {
+        let Some(len) = streams.send_kept(id, kept.number) else {
+            return Err(kept);
         };
+        let counters = &turn.context.worker.counters;
+        counters.count_request(Some(kept.response.status));
+        self.sent += len as u64;
+        self.latest = Latest::Kept(kept);
+        turn.earn(EARNED_BY_REQUEST);
+        self.resets.on_finished();
+        streams.close(turn, id, CloseReason::Complete);
+        Ok(())
+    }
+
+    /// Sends the kept response to a request whose exchange has begun, but is not routed.
+    pub(crate) fn repeat<S: Streams>(
+        &mut self,
+        streams: &mut S,
+        turn: &mut Turn<'_>,
+        id: SlotId,
+        exchange: ExchangeRef,
+        mut kept: Box<Kept>,
+    ) {
         let sent = {
             let exchange = &mut *exchange.borrow_mut();
             exchange.route = kept.route;
             exchange.mime = kept.mime;
             exchange.sent.first_status = Some(kept.response.status);
             kept.response.body = Body::Bytes(kept.body.clone());
-            self.send_head(streams, turn, id, exchange, &mut kept.response, kept.shape)
+            let shape = ResponseShape {
+                kept: Some(kept.number),
+                ..kept.shape
+            };
+            self.send_head(streams, turn, id, exchange, &mut kept.response, shape)
         };
         let body = std::mem::take(&mut kept.response.body);
         let length = kept.response.length;
         self.latest = Latest::Kept(kept);
-        self.send_rest(streams, turn, id, Rc::clone(exchange), body, length, sent);
-        true
+        self.send_rest(streams, turn, id, exchange, body, length, sent);
     }
 }
 
@@ -162,28 +202,42 @@ impl Kept {
         let headers = response.headers.clone();
         let mut kept = Response::new(response.status, headers, Body::Empty);
         kept.length = response.length;
+        let worker = &turn.context.worker;
         Box::new(Self {
             request: exchange.request.clone(),
             response: kept,
             body,
             shape,
+            number: turn.context.next_kept(),
             premise,
             site: Rc::downgrade(&exchange.site),
             route: exchange.route,
             mime: exchange.mime,
-            second: turn.context.worker.clock.unix().as_secs(),
+            second: worker.clock.unix().as_secs(),
+            checked_in: Cell::new(worker.clock.turn()),
         })
     }
 
-    /// Whether the response answers the request of `exchange`, too.
+    /// Whether the response answers this request, too.
     #[inline]
-    fn answers(&self, turn: &Turn<'_>, exchange: &Exchange) -> bool {
-        let worker = &turn.context.worker;
-        self.request == exchange.request
-            && self.second == worker.clock.unix().as_secs()
-            && std::ptr::eq(self.site.as_ptr(), Rc::as_ptr(&exchange.site))
+    fn answers(&self, turn: &Turn<'_>, request: &RequestHead) -> bool {
+        self.request == *request
             && !turn.connection.is_early()
-            && (self.premise.upgrade()).is_some_and(|premise| premise.holds(worker))
+            && (self.checked_in.get() == turn.context.worker.clock.turn() || self.is_current(turn))
+    }
+
+    /// Whether the response would be made again as it is. If it would, that is true for the rest of the round.
+    #[inline]
+    fn is_current(&self, turn: &Turn<'_>) -> bool {
+        let worker = &turn.context.worker;
+        let site = &turn.connection.listener.setup.site;
+        let is_current = self.second == worker.clock.unix().as_secs()
+            && std::ptr::eq(self.site.as_ptr(), Rc::as_ptr(site))
+            && (self.premise.upgrade()).is_some_and(|premise| premise.holds(worker));
+        if is_current {
+            self.checked_in.set(worker.clock.turn());
+        }
+        is_current
     }
 }
 

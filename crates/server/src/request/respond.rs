@@ -14,7 +14,7 @@ use crate::flow::Turn;
 use crate::request::serve;
 
 /// Units of the abuse budget that the connection gets back for a request that was served.
-const EARNED_BY_REQUEST: u32 = 2;
+pub(super) const EARNED_BY_REQUEST: u32 = 2;
 /// Bytes of response bodies that restore one unit of the abuse budget, since the client's window updates for these bytes cost about
 /// one unit.
 const BYTES_PER_UNIT: u64 = 2048;
@@ -71,6 +71,7 @@ impl Requests {
                 .pushes
                 .as_ref()
                 .is_some_and(|pushes| pushes.has_urgent()),
+            kept: None,
         };
         if let Some(premise) = this.premise.take() {
             self.note_latest(turn, this, &response, shape, &premise);

@@ -65,10 +65,24 @@ impl Requests {
             end_stream,
             refusal,
         } = request;
+        let mut kept = None;
+        if end_stream && refusal.is_none() {
+            kept = self.take_kept::<S>(turn, &exchange.borrow().request);
+        }
+        if let Some(response) = kept {
+            match self.send_kept(streams, turn, id, response) {
+                Ok(()) => {
+                    self.keep_unused(exchange);
+                    return;
+                }
+                Err(response) => kept = Some(response),
+            }
+        }
         let now = turn.now;
         Self::begin(turn, &exchange, now);
         exchange.borrow_mut().protocol = protocol;
-        if end_stream && refusal.is_none() && self.repeat(streams, turn, id, &exchange) {
+        if let Some(kept) = kept {
+            self.repeat(streams, turn, id, exchange, kept);
             return;
         }
         let expects_continue = {

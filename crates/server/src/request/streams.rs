@@ -46,6 +46,14 @@ pub(crate) trait Streams: Sized {
         shape: ResponseShape,
     ) -> HeadSent;
 
+    /// Sends a whole kept response again, in the encoded form of an earlier [`Streams::send_head`]. Returns the length of its body in bytes;
+    /// `None` if there is no encoded form, or if it is not valid any more. Only for HTTP versions whose requests are over once their
+    /// responses are written.
+    #[inline]
+    fn send_kept(&mut self, _id: SlotId, _number: KeptNumber) -> Option<usize> {
+        None
+    }
+
     /// Notes whether the response has a body that can be pulled now: while `is_ready`, the driver has to [pull](Requests::pull).
     fn set_ready(&mut self, id: SlotId, is_ready: bool);
 
@@ -164,7 +172,13 @@ pub(crate) struct ResponseShape {
     pub(crate) opens_tunnel: bool,
     /// Whether the response of a server push has to be sent before this response's body.
     pub(crate) is_behind_push: bool,
+    /// The number of a kept response, which [`Streams::send_kept`] may be asked to send again; `None` for other responses.
+    pub(crate) kept: Option<KeptNumber>,
 }
+
+/// Number of a kept response, which differs from those of all other responses of its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptNumber(pub(crate) u64);
 
 /// What [`Streams::send_head`] has written.
 pub(crate) struct HeadSent {
