@@ -49,7 +49,7 @@ use crate::site::quic_settings::QuicSettings;
 /// Largest number of batches of datagrams that are received from a socket before the server sends its answers.
 const BATCHES: usize = 4;
 /// Largest number of bytes that a connection may send per turn of the event loop.
-const SEND_TURN: usize = per_turn(64 * 1024);
+const SEND_TURN: usize = per_turn(256 * 1024);
 /// Largest number of datagrams that are sent by one system call, if their lengths allow so many.
 const MAX_SEGMENTS: usize = 64;
 /// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and the bits
