@@ -4,6 +4,8 @@ mod early;
 mod health;
 mod kit;
 
+use std::time::Duration;
+
 use h2o_tests::{Backend, Raw, Response, Server, Setup, curl};
 
 use kit::{Received, STDERR, STDOUT, application, ask, body, end, record, recorder, response};
@@ -288,6 +290,8 @@ fn what_applications_answer_becomes_a_response_or_503() {
 /// was cut off, and bytes after the error are taken for no other response.
 #[test]
 fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response() {
+    /// The number of the response after which the connection is reset.
+    const RESET: usize = 6;
     let head = |length: usize| format!("Content-Length: {length}\n\n");
     let cases: Vec<(Vec<u8>, &[u8], bool)> = vec![
         // The content is shorter than announced, and the response ends with END_REQUEST, without it, or within a record.
@@ -302,6 +306,29 @@ fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response()
             b"a",
             false,
         ),
+        // The response has no length, and ends within a record: in its content, its header or its padding.
+        (
+            [record(STDOUT, b"\nabc"), vec![1, 6, 0, 1, 0, 5, 0, 0, b'd']].concat(),
+            b"abcd",
+            false,
+        ),
+        (
+            [record(STDOUT, b"\nabc"), vec![1, 6, 0]].concat(),
+            b"abc",
+            false,
+        ),
+        (
+            [
+                record(STDOUT, b"\nabc"),
+                vec![1, 6, 0, 1, 0, 1, 4, 0, b'd', 0],
+            ]
+            .concat(),
+            b"abcd",
+            false,
+        ),
+        (record(STDOUT, b"\nabc"), b"abc", false),
+        // Without a length, the end of the connection between two records ends the response.
+        (record(STDOUT, b"\nabc"), b"abc", true),
         // Within the content comes a record of a type that an application must not send.
         (
             [record(STDOUT, (head(5) + "ab").as_bytes()), record(9, b"c")].concat(),
@@ -340,6 +367,11 @@ fn what_breaks_off_behind_the_head_is_cut_off_and_leaks_into_no_other_response()
             match number {
                 Some(number) => {
                     talk.send(&answers[number]);
+                    if number == RESET {
+                        // The reset comes once the server has read the record.
+                        std::thread::sleep(Duration::from_millis(200));
+                        talk.reset();
+                    }
                     if !answers[number].ends_with(&end()) {
                         return;
                     }

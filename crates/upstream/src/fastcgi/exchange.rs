@@ -73,7 +73,7 @@ pub(super) enum Part {
     End {
         is_overloaded: bool,
     },
-    /// The application has closed the connection.
+    /// The application has closed the connection. H2O compatibility: after the head that ends a response, even without END_REQUEST.
     Closed,
 }
 
@@ -248,7 +248,11 @@ impl FastcgiExchange {
             }
             if !std::task::ready!(self.poll_received(context, awaits_client))? {
                 self.stop_upload();
-                return Poll::Ready(Ok(Part::Closed));
+                return Poll::Ready(if self.reader.is_between_records(&self.input) {
+                    Ok(Part::Closed)
+                } else {
+                    Err(FastcgiError::Closed)
+                });
             }
         }
     }
@@ -261,9 +265,9 @@ impl FastcgiExchange {
         awaits_client: bool,
     ) -> Poll<Result<bool, FastcgiError>> {
         match self.poll_read(context) {
-            Poll::Ready(is_open) => {
+            Poll::Ready(read) => {
                 self.is_waiting = false;
-                Poll::Ready(Ok(is_open))
+                Poll::Ready(read)
             }
             Poll::Pending if awaits_client => {
                 // While the server waits for the client, only the client's timeouts apply.
@@ -314,8 +318,9 @@ impl FastcgiExchange {
         }
     }
 
-    /// Reads once from the socket. Returns false at the end of the connection.
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+    /// Reads once from the socket. Returns false at the end of the connection. A reset is the end, too, if the application has not read the
+    /// whole request: the kernel then resets a connection that the application closes.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, FastcgiError>> {
         let scratch = Rc::clone(&self.local.scratch);
         let mut buffer = scratch.take_input();
         let piece = &mut buffer[..PIECE];
@@ -339,7 +344,10 @@ impl FastcgiExchange {
             self.input = BytesMut::new();
         }
         scratch.put_input(buffer);
-        read.map(|_| len > 0)
+        read.map(|read| match read {
+            Err(_) if self.is_sent() && !self.is_early => Err(FastcgiError::Closed),
+            Ok(_) | Err(_) => Ok(len > 0),
+        })
     }
 
     /// Puts the connection into the pool after END_REQUEST, if it can be used again.

@@ -363,6 +363,11 @@ impl RecordReader {
         }
     }
 
+    /// Whether all records that have begun are complete, if nothing follows `input`.
+    pub(super) fn is_between_records(&self, input: &BytesMut) -> bool {
+        self.stdout == 0 && self.padding == 0 && input.is_empty()
+    }
+
     /// Whether `input` has nothing but padding after END_REQUEST, so that the connection can carry another request.
     pub(super) fn is_clean(&self, input: &BytesMut) -> bool {
         input.len() == self.padding
