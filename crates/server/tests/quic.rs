@@ -314,3 +314,33 @@ fn the_log_has_the_priority_and_the_counters_of_the_connection() {
     let second = lines.next().unwrap();
     assert!(second.starts_with("/large u=3 "), "{second}");
 }
+
+#[test]
+fn the_log_has_the_facts_of_a_stream_whose_connection_the_client_closes() {
+    let log = folder().join("closed_log");
+    let format = "%U %{extensible-priorities}x %{request-header-bytes}x %{http3.request-stream-bytes}x %{http3.response-stream-bytes}x";
+    let path = log.display();
+    let server = start(&format!(
+        "access-log: {{ path: {path}, format: '{format}' }}"
+    ));
+    let mut client = Client::stalled(server.port, 1000);
+    let head = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a.test"),
+        (":path", "/large"),
+        ("priority", "u=1, i"),
+    ];
+    client.ask(&head, true);
+    client.settle();
+    drop(client);
+    let line = eventually("the request to be logged", || {
+        let lines = std::fs::read_to_string(&log).ok()?;
+        lines.ends_with('\n').then_some(lines)
+    });
+    let counts = line.trim_end().strip_prefix("/large u=1,i=?1 ");
+    let counts = counts.unwrap_or_else(|| panic!("{line}")).split(' ');
+    for count in counts {
+        assert!(count.parse::<u64>().unwrap() > 0, "{line}");
+    }
+}

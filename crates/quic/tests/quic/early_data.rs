@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use h2o_quic::{Event, Read, Received};
-use h2o_tls::{Resumption, ResumptionSettings, TlsAcceptor};
+use h2o_quic::{Event, Read, Received, ServerRole, TransportSettings};
+use h2o_tls::{Resumption, ResumptionSettings, TlsAcceptor, TlsSettings};
 use quinn_proto::Dir;
 
 use crate::kit::{Pair, endpoint_config, to_server};
 
-/// A server with the TLS of a listener, and `quinn-proto`'s client.
-fn pair() -> Pair {
+/// TLS settings with a certificate of their own.
+fn settings() -> Arc<TlsSettings> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
         .expect("a certificate can be made");
     let files = tempfile::tempdir().expect("a temporary directory can be made");
@@ -29,19 +29,70 @@ fn pair() -> Pair {
         None,
         &mut Vec::new(),
     );
+    Arc::new(settings.expect("the settings are valid"))
+}
+
+/// A server role with the TLS of a listener. `transport` has the limits that clients remember, and `terms` names them.
+fn role(
+    settings: &Arc<TlsSettings>,
+    resumption: &Arc<Resumption>,
+    transport: TransportSettings,
+    terms: &[u8],
+) -> ServerRole {
     let acceptor = TlsAcceptor::for_quic(
-        &[Arc::new(settings.expect("the settings are valid"))],
+        &[Arc::clone(settings)],
         Vec::new(),
-        Resumption::new(&ResumptionSettings::default()),
+        Arc::clone(resumption),
         &[b"h3"],
+        terms,
     );
+    let acceptor = acceptor.expect("the acceptor accepts the certificate");
+    ServerRole::new(Arc::new(acceptor), transport)
+}
+
+/// A server with the TLS of a listener, and `quinn-proto`'s client.
+fn pair() -> Pair {
+    let resumption = Resumption::new(&ResumptionSettings::default());
+    let transport = TransportSettings::default();
     let mut config = endpoint_config();
-    config
-        .server
-        .as_mut()
-        .expect("the endpoint has a server configuration")
-        .tls = Arc::new(acceptor.expect("the acceptor accepts the certificate"));
+    config.server = Some(role(&settings(), &resumption, transport, b""));
     Pair::with(config)
+}
+
+#[test]
+fn early_data_is_refused_if_the_limits_that_the_client_remembers_have_changed() {
+    let (settings, resumption) = (settings(), Resumption::new(&ResumptionSettings::default()));
+    let role = |streams: u64| {
+        let transport = TransportSettings {
+            max_streams_bidi: streams,
+            ..TransportSettings::default()
+        };
+        role(&settings, &resumption, transport, &streams.to_be_bytes())
+    };
+    let mut config = endpoint_config();
+    config.server = Some(role(20));
+    let mut pair = Pair::with(config);
+    pair.connect();
+    pair.run(|_, _| {});
+    for (streams, is_accepted) in [(20, true), (10, false), (10, true)] {
+        pair.endpoint.set_server(role(streams));
+        pair.connect();
+        let mut opened = 0;
+        while let Some(id) = pair.client().streams().open(Dir::Bi) {
+            pair.client_write(id, b"early", true);
+            opened += 1;
+        }
+        assert!(opened >= streams, "the client remembers its limit");
+        let mut early = 0;
+        pair.run(|pair, event| {
+            if let Event::StreamOpened(_) = event {
+                early += u64::from(pair.server().is_handshaking());
+            }
+        });
+        assert_eq!(pair.client().accepted_0rtt(), is_accepted, "{streams}");
+        assert_eq!(pair.client_lost, "", "{streams}");
+        assert_eq!(early, if is_accepted { opened } else { 0 }, "{streams}");
+    }
 }
 
 #[test]

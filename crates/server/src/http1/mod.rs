@@ -396,6 +396,6 @@ impl Http1 {
 
     /// Ends the request in progress, if there is one.
     pub(crate) fn abandon(&mut self) {
-        self.requests.abandon();
+        self.requests.abandon(&self.streams);
     }
 }

@@ -55,7 +55,7 @@ impl Http1 {
         self.streams.is_closing = true;
         self.streams.lingers = true;
         let Answer::Respond { status, body, .. } = answer else {
-            self.requests.abandon();
+            self.requests.abandon(&self.streams);
             return Flow::Continue;
         };
         if turn.out.is_empty() {

@@ -439,6 +439,6 @@ impl Http2 {
 
     /// Ends all requests of the connection.
     pub(crate) fn abandon(&mut self) {
-        self.requests.abandon();
+        self.requests.abandon(&self.engine);
     }
 }

@@ -537,6 +537,6 @@ impl Http3 {
 
     /// Ends all requests of the connection.
     pub(crate) fn abandon(&mut self) {
-        self.requests.abandon();
+        self.requests.abandon(&self.streams);
     }
 }

@@ -242,10 +242,15 @@ impl Requests {
     }
 
     /// Ends all requests when the connection is closed.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon<S: Streams>(&mut self, streams: &S) {
         self.give_back_spare();
         if let Some(exchange) = self.flushing.take() {
             retire(&exchange);
+        }
+        for (id, slot) in self.slots.numbered() {
+            if let Some(exchange) = &slot.exchange {
+                streams.before_log(id, exchange);
+            }
         }
         self.slots.clear();
         self.graces.clear();

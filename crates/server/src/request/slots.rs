@@ -282,8 +282,14 @@ impl Slots {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &StreamSlot> {
+        self.numbered().map(|(_, slot)| slot)
+    }
+
+    /// All requests with the numbers of their slots.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (SlotId, &StreamSlot)> {
         let all = std::iter::once(&self.first).chain(&self.others);
-        all.filter_map(Option::as_deref)
+        let numbered = (0..).map(SlotId::new).zip(all);
+        numbered.filter_map(|(id, slot)| Some((id, slot.as_deref()?)))
     }
 
     /// Bytes of memory that the slots hold.

@@ -9,6 +9,7 @@ use h2o_opener::Stamp;
 use rustc_hash::FxHashMap;
 
 use crate::site::listen::{Listener, TlsEntry};
+use crate::site::settings::ServerSettings;
 use crate::stapling::Staples;
 use h2o_tls::{OffloadSettings, Resumption, TlsAcceptor, TlsSettings};
 
@@ -107,8 +108,18 @@ impl TlsListeners {
             && (ours.iter().zip(theirs))
                 .all(|(ours, theirs)| ours.settings.is_same_as(&theirs.settings))
             && self.names(ours) == running.names(theirs)
-            && self.may_offload() == running.may_offload();
+            && self.may_offload() == running.may_offload()
+            && self.early_data_terms(listener) == running.early_data_terms(&same.listener);
         is_same.then(|| Arc::clone(&same.slot))
+    }
+
+    /// The settings of a QUIC listener that clients remember for early data; `None` for other listeners.
+    fn early_data_terms(&self, listener: &Listener) -> Option<Vec<u8>> {
+        let quic = listener.quic.as_ref()?;
+        let settings: Arc<ServerSettings> = self.site.settings.get();
+        let window = u64::from(settings.http3.input_window_size);
+        let terms = [window, quic.max_streams, quic.decoder_table.into()];
+        Some(terms.map(u64::to_be_bytes).concat())
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<TlsListener>> {
@@ -154,8 +165,8 @@ impl TlsListeners {
             .map(|entry| Arc::clone(&entry.settings))
             .collect();
         let (names, resumption) = (self.names(entries), Arc::clone(&self.resumption));
-        if listener.quic.is_some() {
-            return TlsAcceptor::for_quic(&settings, names, resumption, QUIC_ALPN);
+        if let Some(terms) = self.early_data_terms(listener) {
+            return TlsAcceptor::for_quic(&settings, names, resumption, QUIC_ALPN, &terms);
         }
         let acceptor = TlsAcceptor::new(&settings, names, resumption, ALPN)?;
         Ok(acceptor.offload(self.may_offload()))

@@ -102,7 +102,8 @@ impl TlsAcceptor {
         Self::with_carrier(entries, names, resumption, alpn, Carrier::Records)
     }
 
-    /// Like [`Self::new`], for QUIC: use [`Self::choose_for_quic`].
+    /// Like [`Self::new`], for QUIC: use [`Self::choose_for_quic`]. `terms` describes the limits and settings that clients remember for
+    /// early data. If they differ later, old sessions are not resumed, so that no client exceeds new limits with early data.
     ///
     /// # Errors
     /// Those of [`Self::new`], and settings that do not allow TLS 1.3.
@@ -111,8 +112,10 @@ impl TlsAcceptor {
         names: Vec<(HostName, usize)>,
         resumption: Arc<Resumption>,
         alpn: &[&[u8]],
+        terms: &[u8],
     ) -> Result<Self, String> {
-        let acceptor = Self::with_carrier(entries, names, resumption, alpn, Carrier::Quic)?;
+        let carrier = Carrier::Quic { terms };
+        let acceptor = Self::with_carrier(entries, names, resumption, alpn, carrier)?;
         if !acceptor.entries.iter().all(HostConfigs::has_tls13) {
             return Err("QUIC needs TLS 1.3".to_owned());
         }
@@ -124,7 +127,7 @@ impl TlsAcceptor {
         names: Vec<(HostName, usize)>,
         resumption: Arc<Resumption>,
         alpn: &[&[u8]],
-        carrier: Carrier,
+        carrier: Carrier<'_>,
     ) -> Result<Self, String> {
         let alpn: Vec<Vec<u8>> = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         if entries.is_empty() {

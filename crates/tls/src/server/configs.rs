@@ -25,18 +25,19 @@ const MAX_EARLY_DATA_LEN: u32 = 8192;
 
 /// What carries TLS messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum Carrier<'a> {
     /// Records over a stream (RFC 8446 §5).
     Records,
-    /// QUIC (RFC 9001 §4). QUIC's flow control limits early data, and the tickets must not state a limit (§4.6.1).
-    Quic,
+    /// QUIC (RFC 9001 §4). QUIC's flow control limits early data, and the tickets must not state a limit (§4.6.1). `terms` is what clients
+    /// remember of the server's settings for early data (RFC 9000 §7.4.1, RFC 9114 §7.2.4.2): sessions of other terms are not resumed.
+    Quic { terms: &'a [u8] },
 }
 
-impl Carrier {
+impl Carrier<'_> {
     fn max_early_data_len(self) -> u32 {
         match self {
             Self::Records => MAX_EARLY_DATA_LEN,
-            Self::Quic => u32::MAX,
+            Self::Quic { .. } => u32::MAX,
         }
     }
 }
@@ -78,7 +79,7 @@ impl HostConfigs {
         settings: &TlsSettings,
         resumption: &Arc<Resumption>,
         alpn: &[Vec<u8>],
-        carrier: Carrier,
+        carrier: Carrier<'_>,
         hides_name: bool,
     ) -> Result<Self, String> {
         let identities = settings.identities.iter();
@@ -94,7 +95,7 @@ impl HostConfigs {
             settings,
             identities,
             resumption,
-            binding: binding(settings),
+            binding: binding(settings, carrier),
             alpn,
             carrier,
             hides_name,
@@ -212,7 +213,7 @@ struct ConfigBuilder<'a> {
     resumption: &'a Arc<Resumption>,
     binding: Binding,
     alpn: &'a [Vec<u8>],
-    carrier: Carrier,
+    carrier: Carrier<'a>,
     /// Whether the clients' server name is hidden from rustls.
     hides_name: bool,
 }
@@ -328,9 +329,9 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// A digest of the leaf certificates and raw public keys, and of the client authorities. It includes the number of leaf certificates, so
+/// A digest of the leaf certificates and raw public keys, of the client authorities, and of the terms of QUIC. It includes the number of leaf certificates, so
 /// that no other combination of these gives the same digest.
-pub(crate) fn binding(settings: &TlsSettings) -> Binding {
+pub(crate) fn binding(settings: &TlsSettings, carrier: Carrier<'_>) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);
     let leaves = settings
         .identities
@@ -344,6 +345,10 @@ pub(crate) fn binding(settings: &TlsSettings) -> Binding {
     if let Some(ca) = &settings.client_ca {
         context.update(b"client authorities");
         context.update(&ca.digest);
+    }
+    if let Carrier::Quic { terms } = carrier {
+        context.update(b"QUIC");
+        context.update(terms);
     }
     let mut binding = Binding::default();
     binding.copy_from_slice(context.finish().as_ref());

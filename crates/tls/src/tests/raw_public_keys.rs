@@ -100,7 +100,7 @@ fn clients_of_quic_get_the_type_of_certificate_that_they_take() {
     let (one, other) = (Pair::new("a.test"), Pair::new("a.test"));
     let both = Arc::new(settings(&[(&one, true), (&other, false)]));
     let resumption = Resumption::new(&ResumptionSettings::default());
-    let acceptor = TlsAcceptor::for_quic(&[both], Vec::new(), resumption, &[b"h3"]).unwrap();
+    let acceptor = TlsAcceptor::for_quic(&[both], Vec::new(), resumption, &[b"h3"], b"").unwrap();
     for (offer, gets_raw_key) in [(raw_offer(), true), (Offer::version(TLS13), false)] {
         let config = offer.config();
         let name = "a.test".try_into().unwrap();

@@ -18,7 +18,7 @@ use super::files::Files;
 use super::kit::{Offer, Pair, TLS12, TLS13, Talk, acceptor_with, listener, settings};
 use crate::OutputBuffer;
 use crate::resumption::{CacheUse, HostSessions, TicketUse};
-use crate::server::configs::binding;
+use crate::server::configs::{Carrier, binding};
 use crate::{DIRECTIVES, Resumption, ResumptionSettings, TlsAcceptor};
 
 /// Parses an `ssl-session-resumption` mapping.
@@ -158,7 +158,7 @@ fn sessions_of_two_certificates_are_not_those_of_one_with_a_client_authority() {
     let pair = files.pair("one", &one);
     let one_with_ca = files.settings(&format!("{pair}client-ca-file: {ca}\n"));
     let alone = files.settings(&pair);
-    let bindings = [two, one_with_ca, alone].map(|settings| binding(&settings));
+    let bindings = [two, one_with_ca, alone].map(|settings| binding(&settings, Carrier::Records));
     assert_ne!(bindings[0], bindings[1]);
     assert_ne!(bindings[0], bindings[2]);
     assert_ne!(bindings[1], bindings[2]);
