@@ -63,7 +63,7 @@ class DoSDetector
         client[:banned_until] = now + @ban_period
         detected = true
       end
-      [detected ? true : false, { :count => client[:count], :banned_until => client[:banned_until] }]
+      [detected ? true : false, { :count => client[:count], :banned_until => client[:banned_until] || 0 }]
     end
 
     private

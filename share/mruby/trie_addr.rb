@@ -35,11 +35,19 @@ class TrieAddr
 
   private
 
+  # The block may come from a line of a file, with blanks, a line end or a remark behind it.
   def add_block(block)
     address, length = block.split("/", 2)
-    number = TrieAddr.number(address)
-    raise ArgumentError, "invalid IPv4 address: #{block}" unless number
-    length = length ? TrieAddr.length(length, block) : 32
+    parts = address.to_s.split(".", -1)
+    invalid = ArgumentError.new("invalid IPv4 address: #{block}")
+    raise invalid unless parts.size == 4
+    number = parts.inject(0) do |number, part|
+      octet = TrieAddr.leading(part)
+      raise invalid unless octet && octet <= 255
+      number << 8 | octet
+    end
+    length = length ? TrieAddr.leading(length) : 32
+    raise invalid unless length && length <= 32
     if length == 0
       @root = [true, true]
       return
@@ -53,9 +61,9 @@ class TrieAddr
     node[number >> (32 - length) & 1] = true
   end
 
-  def self.length(text, block)
-    length = text.to_i
-    return length if length.to_s == text && length >= 0 && length <= 32
-    raise ArgumentError, "invalid IPv4 address: #{block}"
+  # The number at the beginning of the text, or nil if there is none.
+  def self.leading(text)
+    number = text.strip
+    number[0] && "0123456789".include?(number[0]) ? number.to_i : nil
   end
 end

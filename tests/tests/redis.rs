@@ -265,3 +265,25 @@ fn what_is_no_redis_server_is_a_protocol_error() {
         )],
     );
 }
+
+#[test]
+fn a_subscription_that_the_server_does_not_confirm_is_an_error() {
+    let replies = [
+        ("+OK\r\n", "ProtocolError: Protocol Error"),
+        ("$2\r\nok\r\n", "ProtocolError: Protocol Error"),
+        ("-ERR no\r\n", "CommandError: ERR no (command: SUBSCRIBE a)"),
+    ];
+    for (reply, want) in replies {
+        let other = Backend::start(move |talk| {
+            // The client chooses its database first.
+            talk.read_until(b"SELECT\r\n$1\r\n3\r\n");
+            talk.send("+OK\r\n");
+            talk.read_until(b"SUBSCRIBE\r\n$1\r\na\r\n");
+            talk.send(reply);
+            talk.read_to_end();
+        });
+        let server = server(other.port(), "", "20");
+        let want = format!("\"H2O::Redis::{want}\"");
+        check(&server, &[("redis.subscribe('a').join.shift", &want)]);
+    }
+}

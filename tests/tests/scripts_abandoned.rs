@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::{Arc, Condvar, Mutex};
 
 use h2o_tests::http2::{Frame, Http2, get};
-use h2o_tests::{Backend, Server, Setup, eventually};
+use h2o_tests::{Backend, Raw, Server, Setup, eventually};
 
 const CONFIG: &str = r##"
 listen: @PORT@
@@ -166,4 +166,91 @@ fn requests_that_clients_abandon_leave_nothing() {
         after < memory + 8 * 1024 * 1024,
         "{memory} before, {after} after"
     );
+}
+
+const BODIES: &str = r#"
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+hosts:
+  default:
+    paths:
+      /break:
+        mruby.handler: |
+          lambda do |env|
+            body = http_request("BACKEND/").join[2]
+            body.each { |piece| break }
+            begin
+              [200, {}, [body.join]]
+            rescue => error
+              [200, {}, [error.message]]
+            end
+          end
+      /raise:
+        mruby.handler: |
+          lambda do |env|
+            body = http_request("BACKEND/").join[2]
+            begin
+              body.each { |piece| raise "enough" }
+            rescue => error
+              [200, {}, [error.message]]
+            end
+          end
+      /next:
+        - mruby.handler: |
+            lambda do |env|
+              body = H2O.next.call(env)[2]
+              body.each { |piece| break }
+              [200, {}, ["rest: " + body.join]]
+            end
+        - proxy.reverse.url: BACKEND/
+      /wrapped:
+        mruby.handler: |
+          Wrapped = Struct.new(:body) do
+            def each
+              body.each { |piece| yield piece }
+            end
+          end
+          lambda do |env|
+            status, headers, body = http_request("BACKEND/").join
+            [status, {}, Wrapped.new(body)]
+          end
+"#;
+
+/// A body that a script does not read to its end closes the connection to its backend at once, and not when the garbage collector has
+/// found the body: so few objects are made per request that it may not run for a thousand of them.
+#[test]
+fn a_body_that_a_script_stops_reading_keeps_no_connection() {
+    let backend = Backend::start(|talk| {
+        if talk.read_head().is_some() {
+            talk.send("HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n");
+            let piece = "y".repeat(50_000);
+            for _ in 0..1000 {
+                if !talk.send(&piece) {
+                    return;
+                }
+            }
+        }
+    });
+    let config = BODIES.replace("BACKEND", backend.url("").trim_end_matches('/'));
+    let server = Setup::new(&config).start();
+    let open = descriptors(&server);
+    for (path, want) in [
+        ("/break", "http response body is already consumed"),
+        ("/raise", "enough"),
+        ("/next", "rest: "),
+    ] {
+        for _ in 0..20 {
+            assert_eq!(server.ask(&format!("GET {path}")).text(), want);
+        }
+        eventually(path, || (descriptors(&server) <= open + 2).then_some(()));
+    }
+    for _ in 0..20 {
+        let mut client = Raw::connect(server.port());
+        client.send("GET /wrapped HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        client.read_until(b"yyyy");
+    }
+    eventually("/wrapped", || {
+        (descriptors(&server) <= open + 2).then_some(())
+    });
 }

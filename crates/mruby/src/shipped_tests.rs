@@ -150,6 +150,23 @@ fn addresses_are_found_in_their_blocks() {
         ("$t.add('10.1.0.0/16').match?('10.2.0.1')", "true"),
         ("TrieAddr.new.add('0.0.0.0/0').match?('8.8.8.8')", "true"),
         ("TrieAddr.new.match?(nil)", "false"),
+        // Lines of a file have line ends, blanks, remarks and zeros before numbers.
+        (
+            r##"["10.0.0.0/8\n", "192.0.2.7\r\n", " 10.0.0.0/8", "10.0.0.0/ 8", "010.000.0.0/08", "10.0.0.0/8 # office"].map { |line| t = TrieAddr.new.add(line); [t.match?("10.1.2.3"), t.match?("192.0.2.7")] }"##,
+            "[[true, false], [false, true], [true, false], [true, false], [true, false], [true, false]]",
+        ),
+        (
+            "$t.add('1.2.3.256')",
+            "raised invalid IPv4 address: 1.2.3.256 (ArgumentError)",
+        ),
+        (
+            "$t.add('1.2..3')",
+            "raised invalid IPv4 address: 1.2..3 (ArgumentError)",
+        ),
+        (
+            "$t.add('a.b.c.d')",
+            "raised invalid IPv4 address: a.b.c.d (ArgumentError)",
+        ),
         (
             "$t.add('::1/128')",
             "raised invalid IPv4 address: ::1/128 (ArgumentError)",
@@ -196,7 +213,7 @@ fn clients_with_too_many_requests_are_detected() {
         ("ask('REMOTE_ADDR' => '2.2.2.2')[0]", "399"),
         (
             "$d = DoSDetector.new(:forwarded => false, :strategy => $s, :callback => proc { |env, detected, ip, extra| [detected, ip, extra] }); ask('REMOTE_ADDR' => '5.5.5.5', 'HTTP_X_FORWARDED_FOR' => '1.1.1.1')",
-            r#"[false, "5.5.5.5", {:count=>1, :banned_until=>nil}]"#,
+            r#"[false, "5.5.5.5", {:count=>1, :banned_until=>0}]"#,
         ),
         (
             "call = DoSDetector.fallthrough_callback; [call.call({}, false, '1.1.1.1'), call.call({}, true, '1.1.1.1', {:count => 3, :banned_until => 9})]",

@@ -33,12 +33,29 @@ enum State {
     Ended,
 }
 
+impl Content {
+    /// Drops what the script has not read. Without it, the connection of a script that stops reading would stay open until the garbage
+    /// collector frees the object, which can be a thousand requests later.
+    fn end(&self) {
+        let mut state = self.state.borrow_mut();
+        if matches!(*state, State::Unread(_)) {
+            let before = std::mem::replace(&mut *state, State::Ended);
+            drop(state);
+            drop(before);
+        }
+    }
+}
+
 /// Defines the Ruby classes of the bodies of responses that scripts get.
 pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let module = vm.module(None, "H2O")?;
     for class in ["HttpInputStream", "AppInputStream"] {
         let class = vm.object_class(Some(module), class)?;
         vm.define(class, "__read", read)?;
+        vm.define(class, "__end", |vm, call| {
+            vm.with_object(call.receiver, Content::end)?;
+            Ok(Value::nil())
+        })?;
     }
     let once = vm.constant(Some(module), "HttpInputStream")?;
     vm.define(once, "__begin", |vm, call| {

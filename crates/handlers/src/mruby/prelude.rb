@@ -98,8 +98,12 @@ module H2O
 
     def each
       __begin
-      while chunk = H2O.__value(__read)
-        yield chunk
+      begin
+        while chunk = H2O.__value(__read)
+          yield chunk
+        end
+      ensure
+        __end
       end
     end
 
@@ -143,6 +147,8 @@ module H2O
       while chunk = H2O.__value(__read)
         yield chunk
       end
+    ensure
+      __end
     end
   end
 

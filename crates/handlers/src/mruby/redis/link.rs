@@ -304,9 +304,14 @@ impl Driver {
         match front.map(|command| command.what) {
             Some(What::Reply(arrival)) => arrival.settle(&self.vm, Outcome::Reply(reply)),
             // Redis has replied with an error instead of confirming the subscription.
-            Some(What::Subscribe { subscription, .. }) => {
+            Some(What::Subscribe { subscription, .. }) if matches!(reply, Reply::Error(_)) => {
                 let outcome = Outcome::Reply(reply);
                 subscription.confirmed.settle(&self.vm, outcome);
+            }
+            Some(What::Subscribe { subscription, .. }) => {
+                let outcome = Outcome::Failed(Failure::Protocol);
+                subscription.confirmed.settle(&self.vm, outcome);
+                return Err(Failure::Protocol);
             }
             Some(What::Unsubscribe { .. }) => {}
             None => return Err(Failure::Protocol),
