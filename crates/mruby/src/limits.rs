@@ -54,7 +54,7 @@ impl Vm {
                 shown.push_str(" at ");
                 shown.push_str(&place);
             }
-            self.note_exhausted();
+            self.request_collection();
         }
         shown
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -21,6 +22,51 @@ struct Content {
     is_read_once: bool,
     /// Whether `each` has begun, for bodies that may be read only once.
     is_consumed: Cell<bool>,
+    /// Counts the body while it is open.
+    open: RefCell<Option<Open>>,
+}
+
+/// Number of bodies from which the garbage collector is asked to find those that no script can reach. The collector itself counts memory only,
+/// and a body has little of that, but often a connection.
+const MANY: usize = 64;
+
+/// The bodies of a VM that scripts have and that have not come to their end.
+struct OpenBodies {
+    count: Cell<usize>,
+    /// The number at which the garbage collector is asked next.
+    collect_at: Cell<usize>,
+}
+
+impl Default for OpenBodies {
+    fn default() -> Self {
+        Self {
+            count: Cell::new(0),
+            collect_at: Cell::new(MANY),
+        }
+    }
+}
+
+/// Counts an open body among [`OpenBodies`].
+struct Open(Rc<OpenBodies>);
+
+impl Open {
+    fn new(vm: &Vm) -> Self {
+        let bodies = vm.local::<OpenBodies>();
+        bodies.count.set(bodies.count.get() + 1);
+        if bodies.count.get() >= bodies.collect_at.get() {
+            bodies.collect_at.set(2 * bodies.count.get());
+            vm.request_collection();
+        }
+        Self(bodies)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let OpenBodies { count, collect_at } = &*self.0;
+        count.set(count.get() - 1);
+        collect_at.set(collect_at.get().min(MANY.max(2 * count.get())));
+    }
 }
 
 enum State {
@@ -42,7 +88,16 @@ impl Content {
             let before = std::mem::replace(&mut *state, State::Ended);
             drop(state);
             drop(before);
+            self.open.take();
         }
+    }
+
+    /// Changes the state, and returns the one before.
+    fn replace(&self, state: State) -> State {
+        if matches!(state, State::Ended | State::HandedOn) {
+            self.open.take();
+        }
+        self.state.replace(state)
     }
 }
 
@@ -78,7 +133,9 @@ pub(super) fn triple(
     body: Body,
     is_read_once: bool,
 ) -> Result<Value, Value> {
+    let is_open = matches!(body, Body::Stream(_));
     let content = Content {
+        open: RefCell::new(is_open.then(|| Open::new(vm))),
         is_read_once,
         state: RefCell::new(State::Unread(body)),
         is_consumed: Cell::new(false),
@@ -132,10 +189,10 @@ pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
         if content.is_consumed.replace(true) && content.is_read_once {
             return Err(Leave::runtime("http response body is already consumed"));
         }
-        match content.state.replace(State::HandedOn) {
+        match content.replace(State::HandedOn) {
             State::Unread(body) => Ok(body),
             State::BeingRead => {
-                content.state.replace(State::BeingRead);
+                content.replace(State::BeingRead);
                 Err(Leave::runtime("another fiber reads this body"))
             }
             State::HandedOn | State::Ended => Ok(Body::Empty),
@@ -148,7 +205,7 @@ pub(super) fn take_body(vm: &Vm, value: Value) -> Result<Option<Body>, Leave> {
 fn read(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let stream = call.receiver;
     let state = vm.with_object(stream, |content: &Content| {
-        content.state.replace(State::BeingRead)
+        content.replace(State::BeingRead)
     })?;
     let mut body = match state {
         State::Unread(body) => body,
@@ -200,7 +257,7 @@ fn give(vm: &Vm, stream: Value, body: Body, piece: Option<Bytes>) -> Result<Valu
 }
 
 fn set_state(vm: &Vm, stream: Value, state: State) -> Result<(), Leave> {
-    vm.with_object(stream, |content: &Content| content.state.replace(state))
+    vm.with_object(stream, |content: &Content| content.replace(state))
         .map(drop)
 }
 

@@ -192,7 +192,7 @@ impl Drop for Entered<'_> {
             // SAFETY: `before` is what `shim_watch_enter` returned when the VM was entered.
             let interrupts = unsafe { ffi::shim_watch_leave(self.vm.watched.watch, before) };
             if interrupts > 0 {
-                self.vm.note_exhausted();
+                self.vm.request_collection();
             }
             self.vm.report_memory(self.vm.memory());
         }
@@ -567,14 +567,16 @@ impl Vm {
         *self.lost.borrow_mut() = Some(Box::new(hook));
     }
 
-    /// Sets the function that is called when a script has reached a limit, and may have left much garbage. It has to see to it that
+    /// Sets the function that is called when garbage is to be collected ([`Vm::request_collection`]). It has to see to it that
     /// [`Vm::collect_some`] is called again and again, with pauses for the requests of others, until all is collected, and then
     /// [`Vm::give_back_memory`].
     pub fn on_exhausted(&self, hook: impl Fn(&Self) + 'static) {
         *self.exhausted.borrow_mut() = Some(Box::new(hook));
     }
 
-    pub(crate) fn note_exhausted(&self) {
+    /// Has the garbage collected, in parts, from the end of the running script's turn on: called when a script has reached a limit, and when
+    /// many objects hold something that is not memory, such as a connection.
+    pub fn request_collection(&self) {
         if !self.is_exhausted.replace(true)
             && let Some(hook) = &*self.exhausted.borrow()
         {
