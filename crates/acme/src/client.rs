@@ -1,5 +1,7 @@
 //! The conversation with a certificate authority: account, order, challenges, certificate.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use h2o_http::base64url;
@@ -91,10 +93,15 @@ pub(crate) struct Client<'a> {
 
 impl<'a> Client<'a> {
     /// Uses the account whose key is in the state directory, or registers an account if there is none.
-    pub(crate) async fn open(acme: &'a Acme) -> Result<Self, Failure> {
+    /// `retry_after` receives the time from which on the authority takes requests again, if it refuses one now.
+    pub(crate) async fn open(
+        acme: &'a Acme,
+        retry_after: &Arc<AtomicI64>,
+    ) -> Result<Self, Failure> {
         if let Some(text) = acme.state.read_account(&acme.server)? {
             if let Ok(credentials) = serde_json::from_slice::<AccountCredentials>(&text) {
-                let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
+                let builder =
+                    Account::builder_with_http(Box::new(Https::new(&acme.tls, retry_after)));
                 match builder.from_credentials(credentials).await {
                     Ok(account) => return Ok(Self { acme, account }),
                     Err(instant_acme::Error::KeyRejected) => {}
@@ -108,16 +115,19 @@ impl<'a> Client<'a> {
                 aside.display()
             );
         }
-        Self::register(acme).await
+        Self::register(acme, retry_after).await
     }
 
     /// Registers a new account at the authority and stores it in the state directory.
-    pub(crate) async fn register(acme: &'a Acme) -> Result<Self, Failure> {
+    pub(crate) async fn register(
+        acme: &'a Acme,
+        retry_after: &Arc<AtomicI64>,
+    ) -> Result<Self, Failure> {
         let contact = format!("mailto:{}", acme.email);
         let external = acme.external_account.as_ref();
         let external =
             external.map(|account| ExternalAccountKey::new(account.id.to_string(), &account.key));
-        let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls)));
+        let builder = Account::builder_with_http(Box::new(Https::new(&acme.tls, retry_after)));
         let request = NewAccount {
             contact: &[&contact],
             terms_of_service_agreed: true,

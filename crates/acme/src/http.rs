@@ -4,17 +4,21 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::Request;
-use hyper::header::HOST;
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::service::now;
 
 /// Time limit for a request to the authority with its response.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,14 +30,20 @@ const LONGEST_BODY: usize = 1 << 20;
 #[derive(Clone)]
 pub(crate) struct Https {
     connector: TlsConnector,
+    /// Receives the time from which on the authority takes requests again, if it says so in a response that refuses one.
+    retry_after: Arc<AtomicI64>,
 }
+
+/// Longest time for which the authority can ask the client to wait.
+const LONGEST_WAIT: i64 = 7 * 24 * 3600;
 
 type Body = BodyWrapper<hyper::body::Bytes>;
 
 impl Https {
-    pub(crate) fn new(config: &Arc<ClientConfig>) -> Self {
+    pub(crate) fn new(config: &Arc<ClientConfig>, retry_after: &Arc<AtomicI64>) -> Self {
         Self {
             connector: TlsConnector::from(Arc::clone(config)),
+            retry_after: Arc::clone(retry_after),
         }
     }
 
@@ -71,8 +81,18 @@ impl Https {
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(hyper)?;
         let (head, body) = response.into_parts();
-        // The library reads the answer to a GET as the document that it has asked for, whatever the status is.
-        if is_get && !head.status.is_success() {
+        let is_problem = (head.headers.get(CONTENT_TYPE))
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
+        if !head.status.is_success()
+            && let Some(wait) = head.headers.get(RETRY_AFTER)
+        {
+            let now = now();
+            let until = retry_after(wait.as_bytes(), now);
+            (self.retry_after).store(until.min(now.saturating_add(LONGEST_WAIT)), Relaxed);
+        }
+        // The library reads the answer to a GET as the document that it has asked for, whatever the status is, and other answers as
+        // documents or problem documents (RFC 8555 §6.7).
+        if !head.status.is_success() && (is_get || !is_problem) {
             return Err(fault(&format!(
                 "the server answered with status {}",
                 head.status
@@ -101,6 +121,34 @@ impl HttpClient for Https {
     }
 }
 
+/// The time, in seconds since the Unix epoch, that a value of `retry-after` names (RFC 9110 §10.2.3); `i64::MIN` if it is malformed.
+fn retry_after(value: &[u8], now: i64) -> i64 {
+    let seconds = std::str::from_utf8(value)
+        .ok()
+        .and_then(|text| text.parse::<u32>().ok());
+    match seconds {
+        Some(seconds) => now.saturating_add(seconds.into()),
+        None => h2o_http::date::parse(value).unwrap_or(i64::MIN),
+    }
+}
+
 fn other(text: String) -> Error {
     Error::Other(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_authority_names_seconds_or_a_date() {
+        assert_eq!(retry_after(b"7", 1000), 1007);
+        assert_eq!(
+            retry_after(b"Sun, 06 Nov 1994 08:49:37 GMT", 0),
+            784_111_777
+        );
+        for malformed in [&b""[..], b"-1", b"soon", b"\xff"] {
+            assert_eq!(retry_after(malformed, 1000), i64::MIN);
+        }
+    }
 }

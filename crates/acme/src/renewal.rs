@@ -54,9 +54,43 @@ pub(crate) fn renewal_time(validity: Validity, window: Option<Window>, random: f
     chosen.min(validity.not_after.saturating_sub(lifetime / 10))
 }
 
+/// How long a certificate that was obtained at the time `now` is used at least, whatever the authority advises: a third of the time for which
+/// it is still valid, but at most a day. Without this limit, a wrong clock or a wrong advice would have a new certificate renewed at once, again
+/// and again. A certificate that has expired already is used for an hour.
+pub(crate) fn shortest_use(validity: Validity, now: i64) -> Duration {
+    const HOUR: Duration = Duration::from_secs(3600);
+    match u64::try_from(validity.not_after.saturating_sub(now)) {
+        Ok(left @ 1..) => Duration::from_secs(left / 3).min(24 * HOUR),
+        Ok(0) | Err(_) => HOUR,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_certificate_is_used_for_a_while_even_if_it_is_due() {
+        const DAY: u64 = 86_400;
+        // The validity, the time, and the seconds of use.
+        let cases = [
+            ((0, 90 * 86_400), 0, DAY),
+            ((0, 12), 0, 4),
+            ((0, 9000), 8000, 333),
+            // The clock of this machine is far ahead.
+            ((0, 90 * 86_400), 70 * 86_400, DAY),
+            ((0, 90 * 86_400), 100 * 86_400, 3600),
+            ((i64::MIN, i64::MAX), i64::MIN, DAY),
+        ];
+        for ((not_before, not_after), now, want) in cases {
+            let validity = Validity {
+                not_before,
+                not_after,
+            };
+            let got = shortest_use(validity, now);
+            assert_eq!(got.as_secs(), want, "{validity:?} {now}");
+        }
+    }
 
     const MONTHS: Validity = Validity {
         not_before: 1000,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::client::{Client, Held};
 use crate::failure::{Cause, Failure};
-use crate::renewal::{Window, pause_after, renewal_time};
+use crate::renewal::{Window, pause_after, renewal_time, shortest_use};
 use crate::{Acme, Order};
 
 /// How often the client tries to take the lock of the state directory while another process has it: an earlier
@@ -143,6 +143,10 @@ struct Task {
     ask_at: i64,
     /// When the next attempt to obtain the certificate may be made, in seconds since the Unix epoch.
     attempt_at: i64,
+    /// Until when a certificate that was just obtained is not renewed, in seconds since the Unix epoch.
+    kept_until: i64,
+    /// When the authority takes the next request, as it has said in `retry-after`, in seconds since the Unix epoch.
+    retry_after: Arc<AtomicI64>,
     failures: u32,
 }
 
@@ -167,6 +171,8 @@ impl Task {
             random: fastrand::f64(),
             ask_at: i64::MIN,
             attempt_at: i64::MIN,
+            kept_until: i64::MIN,
+            retry_after: Arc::new(AtomicI64::new(i64::MIN)),
             failures: 0,
         }
     }
@@ -176,7 +182,7 @@ impl Task {
         let wanted = self.held.as_ref().map_or(i64::MIN, |held| {
             renewal_time(held.validity, self.window, self.random)
         });
-        wanted.max(self.attempt_at)
+        wanted.max(self.attempt_at).max(self.kept_until)
     }
 
     /// When the next step for this certificate is due: asking for the window of its renewal, or obtaining it.
@@ -188,7 +194,7 @@ impl Task {
     }
 
     async fn advance(&mut self, acme: &Acme) -> Result<(), Failure> {
-        let mut client = Client::open(acme).await?;
+        let mut client = Client::open(acme, &self.retry_after).await?;
         let now = now();
         if let Some(held) = self.held.as_ref().filter(|_| self.ask_at <= now) {
             let advice = client.advice(held).await;
@@ -208,7 +214,7 @@ impl Task {
                     "acme: {}: {failure}; registering a new account",
                     acme.server
                 );
-                client = Client::register(acme).await?;
+                client = Client::register(acme, &self.retry_after).await?;
                 client.obtain(&self.order, None).await
             }
             obtained => obtained,
@@ -219,6 +225,15 @@ impl Task {
             "obtained"
         };
         report!(notice, "acme: {verb} the certificate of {name}");
+        let obtained_at = self::now();
+        if renewal_time(obtained.validity, None, self.random) <= obtained_at {
+            report!(
+                warning,
+                "acme: the new certificate of {name} is old already: is the clock of this machine right?"
+            );
+        }
+        let kept_for = shortest_use(obtained.validity, obtained_at);
+        self.kept_until = after(obtained_at, kept_for);
         self.held = Some(obtained);
         self.window = None;
         self.random = fastrand::f64();
@@ -245,8 +260,11 @@ async fn obtain_all(acme: &Acme, orders: Vec<Order>, has_failed: &AtomicBool) {
                 Ok(()) => task.failures = 0,
                 Err(failure) => {
                     task.failures = task.failures.saturating_add(1);
-                    let pause = pause_after(task.failures, failure.cause);
-                    task.attempt_at = after(now(), pause);
+                    let (now, own) = (now(), pause_after(task.failures, failure.cause));
+                    let asked = task.retry_after.swap(i64::MIN, Relaxed);
+                    let asked = u64::try_from(asked.saturating_sub(now)).unwrap_or(0);
+                    let pause = own.max(Duration::from_secs(asked));
+                    task.attempt_at = after(now, pause);
                     report!(
                         error,
                         "acme: failed to obtain the certificate of {}: {failure}; next attempt in {} seconds",
@@ -283,7 +301,7 @@ async fn lock(acme: &Acme) -> std::fs::File {
     }
 }
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     i64::try_from(Clock::default().unix().as_secs()).unwrap_or(i64::MAX)
 }
 
