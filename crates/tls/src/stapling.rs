@@ -252,7 +252,14 @@ impl Staple {
                 self.set(&mut state, None);
                 return StapleChange::Disabled;
             }
-            Err(FetchFailure::Temporary) => state.failures = state.failures.saturating_add(1),
+            Err(FetchFailure::Temporary) => {
+                state.failures = state.failures.saturating_add(1);
+                // There is another attempt before the response that is stapled now expires, but not every moment.
+                if let Some(response) = &state.response {
+                    let half = half_of_rest(response.status.until, now).max(SHORTEST_PAUSE);
+                    state.next = state.begun.saturating_add(interval.min(half));
+                }
+            }
         }
         if state.failures > self.settings.max_failures {
             self.set(&mut state, None);
@@ -261,6 +268,9 @@ impl Staple {
         StapleChange::Kept
     }
 }
+
+/// Shortest time from a failed attempt to fetch an OCSP response to the next one, unless `ocsp-update-interval` is shorter.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Half of the time until the OCSP response expires, but at least one second. The next response is fetched then, so that there is
 /// time for another attempt.
@@ -387,5 +397,39 @@ mod tests {
             assert_eq!(staple.state().response.is_some(), has_response);
             assert_eq!(staple.version.load(Ordering::Acquire) != 0, has_response);
         }
+    }
+
+    #[test]
+    fn after_a_failure_a_fetch_is_tried_again_while_the_response_is_valid() {
+        let staple = Staple {
+            file: "a".into(),
+            chain: Vec::new(),
+            subject: Err(OcspError::NoCertificate),
+            settings: StaplingSettings::default(),
+            version: AtomicU64::new(0),
+            state: Mutex::default(),
+        };
+        let response = OcspResponse {
+            bytes: vec![1],
+            status: OcspStatus {
+                until: Some(8000),
+                is_revoked: false,
+            },
+        };
+        let at = Duration::from_secs;
+        assert!(staple.poll(at(0)));
+        assert_eq!(staple.finish(Ok(response), at(0)), StapleChange::Updated);
+        // Half of the time is left after each attempt, but at least a minute passes.
+        for time in [4000, 6000, 7000] {
+            assert!(!staple.poll(at(time - 1)));
+            assert!(staple.poll(at(time)));
+            let change = staple.finish(Err(FetchFailure::Temporary), at(time));
+            assert_eq!(change, StapleChange::Kept, "{time}");
+        }
+        staple.drop_stale(at(8000));
+        assert!(staple.poll(at(8000)));
+        staple.finish(Err(FetchFailure::Temporary), at(8000));
+        assert!(!staple.poll(at(8000 + 14_399)), "the interval is 4 hours");
+        assert!(staple.poll(at(8000 + 14_400)));
     }
 }
