@@ -121,6 +121,8 @@ impl Attempt {
         limit: Duration,
     ) -> Option<Connection> {
         let backend = self.backends.first();
+        // The load balancer counts the request while it waits; once it has a connection, it is counted there.
+        let _in_use = InUse::begin(&local.upstream, backend);
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let most = local.upstream.settings.http2_max_streams;
         let mut connection = local.http3.join(backend, most, suits).await;
@@ -172,11 +174,13 @@ impl Attempt {
         }
         let suits = |backend| self.backends.suits(&local.upstream, backend);
         let (first, most) = (self.backends.first(), settings.http2_max_streams);
+        let in_use = InUse::begin(&local.upstream, first);
         if !local.declines_http2(first).get()
             && let Some(connection) = local.http2.join(first, most, suits).await
         {
             return Ok(Connection::Http2(connection));
         }
+        drop(in_use);
         // Marks an HTTP/2 connection as being opened. The mark is removed when this function ends; requests that wait for the
         // connection are woken then. Their tasks run after this one, which begins its own request first.
         let _opening = local.http2.begin_opening(first);

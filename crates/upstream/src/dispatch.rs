@@ -69,17 +69,18 @@ async fn retry(
     let upstream = &local.upstream;
     let is_free = unanswered.hit_closed_connection() && attempt.body.can_resend();
     let Some((retry, budget)) = &upstream.retry else {
-        if !is_free || !matches!(unanswered.reuse, Reuse::Idle | Reuse::Lost) {
+        if !is_free {
             return Err(unanswered.failure);
         }
-        let is_lost = unanswered.reuse == Reuse::Lost;
+        // The request is sent over a new connection of the same protocol.
+        let reuse = unanswered.reuse;
         let mut attempt = Attempt {
             backends: BackendChoice::default(),
-            by_http1: !is_lost,
-            by_http3: is_lost,
+            by_http1: reuse == Reuse::Idle,
+            by_http3: reuse == Reuse::Lost || reuse == Reuse::Shared && attempt.by_http3,
             body: attempt.body,
         };
-        if is_lost {
+        if reuse != Reuse::Idle {
             (attempt.backends).choose_again(upstream, call.worker.clock.now());
         }
         call.worker.counters.count(Counter::Retries);

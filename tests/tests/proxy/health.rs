@@ -271,6 +271,26 @@ fn streams_that_were_refused_are_made_again_elsewhere() {
 }
 
 #[test]
+fn what_an_http2_backend_closes_between_two_requests_is_made_again() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let Some(mut connection) = Frames::new(talk) else {
+            return;
+        };
+        connection.send(&[Frame::settings(&[])]);
+        if let Some((stream, _)) = connection.read_request() {
+            connection.send(&[status(stream, "204")]);
+            connection.read_request();
+        }
+    });
+    let server = balanced(HTTP2, &urls(&[&backend]));
+    for number in 0..6 {
+        assert_eq!(server.ask("GET /").code(), 204, "{number}");
+    }
+    // The connection of the last request is open, and is closed by the next one, whose method is not idempotent.
+    assert_eq!(server.ask("POST /").code(), 502);
+}
+
+#[test]
 fn what_a_connection_in_use_refuses_is_not_given_up_soon() {
     let asked = Arc::new(AtomicUsize::new(0));
     let backend = {

@@ -1,10 +1,12 @@
 //! Which connection to a backend a request uses, and which connections must not be used again.
 
 use std::net::Shutdown;
-use std::sync::Barrier;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use h2o_tests::http2::{Frame, encode, flag};
+use h2o_tests::http2::{Frame, Http2, encode, flag, get};
 use h2o_tests::{Backend, ClosedPort, FINE, Server, Setup, Talk, eventually};
 
 use super::http2_upstream::Frames;
@@ -373,6 +375,41 @@ fn back_ends_of_http2_take_turns_request_by_request() {
         assert_eq!(got, waiting, "{balancer}");
         assert_eq!(a.connections() + b.connections(), before + 2, "{balancer}");
     }
+}
+
+#[test]
+fn requests_that_wait_for_a_connection_of_http2_count_for_the_balancer() {
+    let counts = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let backends = counts.each_ref().map(|count| {
+        let count = Arc::clone(count);
+        Backend::start(move |talk: &mut Talk| {
+            let Some(mut connection) = Frames::new(talk) else {
+                return;
+            };
+            connection.send(&[Frame::settings(&[])]);
+            while connection.read_request().is_some() {
+                count.fetch_add(1, SeqCst);
+            }
+        })
+    });
+    let settings = "proxy.http2.force-cleartext: ON\nproxy.http2.ratio: 100";
+    let value = format!(
+        "{{ balancer: least-conn, backends: ['{}', '{}'] }}",
+        backends[0].url("/"),
+        backends[1].url("/")
+    );
+    let server = balanced(settings, &value);
+    // All requests come in one write, before any connection to a backend is open.
+    let mut client = Http2::open(server.port(), &[]);
+    let requests: Vec<Frame> = (0..8)
+        .map(|at| Frame::request(2 * at + 1, get("/")))
+        .collect();
+    client.send_frames(&requests);
+    let got = eventually("all requests at the backends", || {
+        let got = counts.each_ref().map(|count| count.load(SeqCst));
+        (got[0] + got[1] == 8).then_some(got)
+    });
+    assert_eq!(got, [4, 4]);
 }
 
 #[test]
