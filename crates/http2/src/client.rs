@@ -10,6 +10,7 @@ pub use receive::{ClientReceived, ClientStep};
 
 use crate::connection::{CONNECTION_WINDOW, Connection};
 use crate::error::{ErrorCode, PeerError};
+use crate::field_block::SectionLimits;
 use crate::frame::{self, PREFACE, StreamId};
 use crate::settings::{self, ClientSettings, DEFAULT_WINDOW, PeerSettings};
 use crate::stream::{StreamKey, StreamState};
@@ -70,7 +71,7 @@ impl ClientConnection {
     pub fn new(settings: Arc<ClientSettings>, now: Instant, out: &mut Vec<u8>) -> Self {
         // The unread content of the whole connection is not limited: its streams serve different clients, and a slow client
         // must not make the others wait.
-        let mut connection = Connection::new(usize::MAX);
+        let mut connection = Connection::new(usize::MAX, SectionLimits::OF_BACKENDS);
         // Set to false, so that a server that announces SETTINGS_ENABLE_PUSH as 1 is detected: a server cannot accept
         // pushes (RFC 9113 §8.4).
         connection.peer.enable_push = false;

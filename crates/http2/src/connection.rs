@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::error::{ErrorCode, Fault, PeerError, StreamError};
-use crate::field_block::FieldBlock;
+use crate::field_block::{FieldBlock, SectionLimits};
 use crate::flow_control::{RecvWindow, SendWindow};
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::hpack::{Decoder, Encoder};
@@ -64,6 +64,7 @@ pub(crate) struct Connection {
     pub(crate) streams: Streams,
     pub(crate) scheduler: Scheduler,
     pub(crate) block: Option<Box<FieldBlock>>,
+    pub(crate) section_limits: SectionLimits,
     /// Units of cost that the peer has caused since the caller last took them.
     debt: u32,
     /// Number of WINDOW_UPDATE frames that the peer may send without cost. Each DATA frame that this side sends allows two:
@@ -79,7 +80,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(max_held: usize) -> Self {
+    pub(crate) fn new(max_held: usize, section_limits: SectionLimits) -> Self {
         Self {
             peer: PeerSettings::default(),
             decoder: Decoder::new(HEADER_TABLE),
@@ -91,6 +92,7 @@ impl Connection {
             streams: Streams::new(),
             scheduler: Scheduler::new(),
             block: None,
+            section_limits,
             debt: 0,
             due_updates: MAX_DUE_UPDATES,
             settings_sent: None,

@@ -5,11 +5,28 @@ use crate::error::PeerError;
 use crate::frame::{self, FrameHeader, FrameType, HEADER_LEN, StreamId, flags};
 use crate::scheduler::Priority;
 
-/// Maximum number of CONTINUATION frames of one field section. With 16 KiB each they hold more than any sensible section
-/// has. A flood of small frames would cost this side far more than the peer (CVE-2024-27316 and similar attacks).
-pub const MAX_CONTINUATIONS: u8 = 8;
-/// Maximum number of bytes of one encoded field section, over all its frames.
-pub const MAX_SECTION: usize = 64 * 1024;
+/// Limits of one field section that a peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionLimits {
+    /// Maximum number of CONTINUATION frames. A flood of small frames would cost this side far more than the peer (CVE-2024-27316 and
+    /// similar attacks).
+    pub continuations: u8,
+    /// Maximum number of bytes of the encoded section, over all its frames.
+    pub bytes: usize,
+}
+
+impl SectionLimits {
+    /// The limits for clients: eight CONTINUATION frames of 16 KiB each hold more than any sensible section has.
+    pub const OF_CLIENTS: Self = Self {
+        continuations: 8,
+        bytes: 64 * 1024,
+    };
+    /// The limits for backends, of which the configuration has chosen each: as much as over the other HTTP versions.
+    pub const OF_BACKENDS: Self = Self {
+        continuations: 128,
+        bytes: 417_792,
+    };
+}
 
 /// A field section of which the last frame was not received yet.
 #[derive(Debug)]
@@ -96,9 +113,10 @@ impl Connection {
             self.charge(cost::EMPTY);
         }
         let is_end = header.has(flags::END_HEADERS);
-        if block.bytes.len() + payload.len() > MAX_SECTION
-            || block.continuations > MAX_CONTINUATIONS
-            || (block.continuations == MAX_CONTINUATIONS && !is_end)
+        let limits = self.section_limits;
+        if block.bytes.len() + payload.len() > limits.bytes
+            || block.continuations > limits.continuations
+            || (block.continuations == limits.continuations && !is_end)
         {
             return Err(PeerError::ContinuationFlood);
         }

@@ -82,7 +82,7 @@ mod turns;
 pub use client::{ClientConnection, ClientReceived, ClientStep};
 pub use connection::CONNECTION_WINDOW;
 pub use error::{ErrorCode, PeerError, StreamError};
-pub use field_block::{MAX_CONTINUATIONS, MAX_SECTION};
+pub use field_block::SectionLimits;
 pub use flow_control::{RecvWindow, SendWindow, WindowExceeded, WindowOverflow};
 pub use frame::{FrameHeader, FrameType, StreamId};
 pub use server::{

@@ -14,6 +14,7 @@ pub use respond::SchedulingHint;
 
 use crate::connection::{CONNECTION_WINDOW, Connection, MAX_HELD};
 use crate::error::{ErrorCode, PeerError};
+use crate::field_block::SectionLimits;
 use crate::frame::{self, StreamId};
 use crate::hpack::{Decoder, Encoder};
 use crate::settings::{self, DEFAULT_WINDOW, PeerSettings, Settings};
@@ -118,7 +119,7 @@ impl ServerConnection {
     pub fn new(settings: Arc<Settings>, origins: Option<Arc<[Box<str>]>>, now: Instant) -> Self {
         Self {
             settings,
-            connection: Connection::new(MAX_HELD),
+            connection: Connection::new(MAX_HELD, SectionLimits::OF_CLIENTS),
             opening: Opening::Preface(0),
             shutdown: Shutdown::Running,
             newest: StreamId::CONNECTION,

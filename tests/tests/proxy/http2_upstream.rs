@@ -91,6 +91,23 @@ enum Want {
 /// A name, the frames that the backend sends in answer to a request on stream 1, and what the client must get.
 type Row = (&'static str, Vec<Frame>, Want);
 
+/// The frames of a response head with a field of `len` bytes, in frames of up to `max` bytes.
+fn long_head(len: usize, max: usize) -> Vec<Frame> {
+    let section = encode(&[(":status", "200"), ("x", &"v".repeat(len))]);
+    let pieces: Vec<_> = section.chunks(max).collect();
+    let last = pieces.len() - 1;
+    let frame = |(at, piece): (usize, &&[u8])| {
+        let flags = if at == last { flag::END_HEADERS } else { 0 };
+        let kind = if at == 0 {
+            kind::HEADERS
+        } else {
+            kind::CONTINUATION
+        };
+        Frame::new(kind, flags, 1, piece.to_vec())
+    };
+    pieces.iter().enumerate().map(frame).collect()
+}
+
 fn rows() -> Vec<Row> {
     let wrong = Want::Error("protocol violation");
     let end = |content: &str| Frame::data(1, flag::END_STREAM, content);
@@ -106,6 +123,17 @@ fn rows() -> Vec<Row> {
             vec![Frame::request(1, encode(&[(":status", "204")]))],
             Want::Whole(204, ""),
         ),
+        (
+            "a head of 400,000 bytes",
+            [long_head(400_000, 16_384), vec![end("hello")]].concat(),
+            Want::Whole(200, "hello"),
+        ),
+        (
+            "a head in a hundred frames",
+            [long_head(100_000, 1000), vec![end("hello")]].concat(),
+            Want::Whole(200, "hello"),
+        ),
+        ("a head of 420,000 bytes", long_head(420_000, 16_384), wrong),
         (
             "padding, unknown frames and an interim response",
             vec![

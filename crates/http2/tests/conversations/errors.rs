@@ -1,6 +1,6 @@
 //! Tests of malformed frames (RFC 9113 §4 and §6), and of each limit at its value and one past it.
 
-use h2o_http2::{MAX_CONTINUATIONS, MAX_SECTION, Settings};
+use h2o_http2::{SectionLimits, Settings};
 
 use crate::kit::frames::*;
 use crate::kit::{client, server};
@@ -544,7 +544,8 @@ fn continuations_are_limited_in_number_and_size() {
         "error ContinuationFlood",
         "GOAWAY 1 ENHANCE_YOUR_CALM too many CONTINUATION frames",
     ];
-    let most = usize::from(MAX_CONTINUATIONS);
+    let limits = SectionLimits::OF_CLIENTS;
+    let most = usize::from(limits.continuations);
     let taken: &[&str] = &["1 GET / a.example END"];
     let overhead = in_continuations(8, 60_000).len() - 9 * 9 - 60_000;
     server::check(
@@ -563,12 +564,12 @@ fn continuations_are_limited_in_number_and_size() {
             ),
             (
                 "a section of 64 KiB",
-                in_continuations(most, MAX_SECTION - overhead),
+                in_continuations(most, limits.bytes - overhead),
                 taken,
             ),
             (
                 "a section of 64 KiB and one byte",
-                in_continuations(most, MAX_SECTION - overhead + 1),
+                in_continuations(most, limits.bytes - overhead + 1),
                 &calm,
             ),
         ],
