@@ -15,8 +15,10 @@ pub enum PathNeed {
         /// Whether the directory is listed as well (`file.dirlisting` is on).
         is_listed: bool,
     },
-    /// The server reads the file, with the rights of the running user.
+    /// The server serves the file, with the rights of the running user.
     File,
+    /// The server reads the file for its own use, with the rights of the running user: requests that need it get 500 if it cannot be read.
+    OwnFile,
     /// The server creates the file, with the rights of the starting user: its directory is checked.
     Parent,
 }
@@ -78,7 +80,7 @@ impl PathCheck {
     pub fn check_as_running_user(&self, user: RunningUser<'_>) -> Option<Error> {
         let is_listed = match self.need {
             PathNeed::Parent => return None,
-            PathNeed::File => return self.check_file(user),
+            PathNeed::File | PathNeed::OwnFile => return self.check_file(user),
             PathNeed::Directory { is_listed } => is_listed,
         };
         let path = self.path.display();
@@ -122,7 +124,7 @@ impl PathCheck {
                     text,
                     &format!("a relative path counts from {}", here.display()),
                 ),
-                Ok(_) | Err(_) => self.error(text, "requests get 404"),
+                Ok(_) | Err(_) => self.error(text, &format!("requests get {}", self.status(404))),
             });
         }
         if !user.is_current {
@@ -144,10 +146,19 @@ impl PathCheck {
             user.name,
             self.path.display()
         );
+        let status = self.status(403);
         Some(self.error(
             text,
-            &format!("requests get 403; `chmod {mode} {at}` allows it"),
+            &format!("requests get {status}; `chmod {mode} {at}` allows it"),
         ))
+    }
+
+    /// The status of requests that need the path: `served` if they ask for the path itself.
+    fn status(&self, served: u16) -> u16 {
+        match self.need {
+            PathNeed::OwnFile => 500,
+            PathNeed::Directory { .. } | PathNeed::File | PathNeed::Parent => served,
+        }
     }
 
     fn error(&self, message: String, hint: &str) -> Error {

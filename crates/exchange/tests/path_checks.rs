@@ -157,6 +157,7 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
     let cases: &[(PathNeed, &str, Option<&str>, Option<&str>)] = &[
         (PathNeed::File, "file", None, None),
         (PathNeed::File, "gone", None, Some("does not exist")),
+        (PathNeed::OwnFile, "gone", None, Some("does not exist")),
         (PathNeed::File, "below", None, Some("is a directory")),
         (DIRECTORY, "below", None, None),
         (LISTED, "below", None, None),
@@ -208,6 +209,15 @@ fn paths_that_a_configuration_relies_on_are_looked_at() {
         }
     }
     std::fs::remove_dir_all(&directory).expect("the test can remove the directory");
+    for (need, want) in [(PathNeed::File, "get 404"), (PathNeed::OwnFile, "get 500")] {
+        let gone = check(need, "/no/such/file".as_ref());
+        let said = gone.check_as_running_user(RunningUser {
+            name: "nobody",
+            is_current: true,
+        });
+        let hint = said.and_then(|error| error.hint).unwrap_or_default();
+        assert!(hint.contains(want), "{hint}");
+    }
     let relative = check(PathNeed::File, "no/such/file".as_ref());
     let user = RunningUser {
         name: "nobody",

@@ -52,7 +52,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
             scope.edit::<BasicAuth>().0 = read(file_and_realm(command)?, command)?;
             if let Some(realm) = &scope.settings.get::<BasicAuth>().0 {
                 let path = realm.users.path().to_path_buf();
-                let check = PathCheck::new(command, command.node, &path, PathNeed::File);
+                let check = PathCheck::new(command, command.node, &path, PathNeed::OwnFile);
                 scope.shared.edit::<PathChecks>().0.push(check);
             }
             Ok(())

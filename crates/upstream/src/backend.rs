@@ -6,7 +6,7 @@ use std::path::Path;
 use h2o_http::Scheme;
 
 /// Length in bytes of the longest path of a Unix-domain socket (`sun_path`), without the terminating zero.
-const MAX_UNIX_PATH: usize = 107;
+pub const MAX_UNIX_PATH: usize = 107;
 
 /// The host in the URL of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -42,7 +42,7 @@ mod tls_stream;
 mod unanswered;
 mod upstream;
 
-pub use backend::{BackendHost, BackendUrl};
+pub use backend::{BackendHost, BackendUrl, MAX_UNIX_PATH};
 pub use call::{Call, OnInformational, Protocol, Reply};
 pub use failure::{Failure, FailureCause};
 pub use fastcgi::record as fastcgi_record;

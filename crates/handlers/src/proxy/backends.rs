@@ -1,7 +1,7 @@
 //! Reads the value of `proxy.reverse.url`: the backends and their balancer.
 
 use h2o_config::{Attribute, Error, Kinds, Node};
-use h2o_upstream::{BackendUrl, Balancing, HealthCheck};
+use h2o_upstream::{BackendUrl, Balancing, HealthCheck, MAX_UNIX_PATH};
 
 use super::health_policy;
 
@@ -145,6 +145,14 @@ fn how_to_write(url: &str) -> String {
     let socket = rest.trim_start_matches('[').strip_prefix("unix:");
     let socket =
         socket.or_else(|| Some(rest).filter(|rest| scheme.is_empty() && rest.starts_with('/')));
+    if let Some(path) = socket.and_then(|rest| rest.split(']').next())
+        && path.len() > MAX_UNIX_PATH
+    {
+        let len = path.len();
+        return format!(
+            "the path of a Unix socket has at most {MAX_UNIX_PATH} octets, and this one has {len}"
+        );
+    }
     let better = match socket {
         Some(path) => {
             let path = path.split([']', ':']).next().unwrap_or(path);
@@ -191,6 +199,29 @@ mod tests {
                 });
                 format!("{}{:?}", list.collect::<String>(), backends.balancing)
             }
+        }
+    }
+
+    #[test]
+    fn hints_tell_what_is_wrong_with_a_url() {
+        let long = format!("http://[unix:/{}]/", "a".repeat(107));
+        let cases = [
+            (
+                "ftp://a",
+                "write a URL that begins with `http://` or `https://`",
+            ),
+            ("HTTP://a/", "write `http://a/`"),
+            (
+                "http://a:x/",
+                "`x` is not a port: write a number from 1 to 65534",
+            ),
+            (
+                &long,
+                "the path of a Unix socket has at most 107 octets, and this one has 108",
+            ),
+        ];
+        for (url, want) in cases {
+            assert_eq!(how_to_write(url), want, "{url}");
         }
     }
 

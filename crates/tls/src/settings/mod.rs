@@ -182,7 +182,7 @@ pub const ATTRIBUTES: [Attribute; 19] = [
     ),
     Attribute::optional(
         "http2-origin-frame",
-        Kinds::SCALAR.or(Kinds::SEQUENCE),
+        Kinds::ANY,
         "ORIGIN, or a sequence of those",
         "",
         "Origins such as `https://example.com` that HTTP/2 clients may ask for over the same connection (ORIGIN frame, \
@@ -439,11 +439,17 @@ pub fn parse(
         };
     }
     if let Some(node) = attributes.get("http2-origin-frame") {
-        let origins: Result<Vec<Box<str>>, Error> = node
-            .one_or_more()
-            .iter()
-            .map(|origin| Ok(origin.scalar()?.to_ascii_lowercase().into()))
-            .collect();
+        // H2O compatibility: the messages are H2O's.
+        let wrong = if node.as_sequence().is_some() {
+            "element of a sequence passed to http2-origin-frame must be a scalar"
+        } else {
+            "argument to `http2-origin-frame` must be either a scalar or a sequence"
+        };
+        let read = |origin: &Node| {
+            let text = origin.scalar().map_err(|_| origin.error(wrong))?;
+            Ok(text.to_ascii_lowercase().into())
+        };
+        let origins: Result<Vec<Box<str>>, Error> = node.one_or_more().iter().map(read).collect();
         settings.origins = Some(origins?.into());
     }
     check_without_effect(&attributes, warn)?;

@@ -179,11 +179,11 @@ fn attributes_that_are_wrong_say_so_at_their_place() {
         ),
         (
             "http2-origin-frame: {}",
-            "[f:3] attribute `http2-origin-frame` must be a scalar or a sequence (column 21)",
+            "[f:3] argument to `http2-origin-frame` must be either a scalar or a sequence (column 21)",
         ),
         (
             "http2-origin-frame: [[]]",
-            "[f:3] argument must be a scalar (column 22)",
+            "[f:3] element of a sequence passed to http2-origin-frame must be a scalar (column 22)",
         ),
         (
             "identity: []",
