@@ -39,15 +39,12 @@ impl Vm {
     /// the exception, the place in the script is added.
     #[must_use]
     pub fn describe(&self, exception: Value) -> String {
-        let class = self.class_name(exception);
-        let message = self
-            .call(exception, "message", &[])
+        let text = self
+            .call(exception, "inspect", &[])
             .and_then(|text| self.text_of(text));
-        let mut shown = match message {
-            Ok(message) if !message.is_empty() && message != class.as_bytes() => {
-                format!("{} ({class})", String::from_utf8_lossy(&message))
-            }
-            _ => class,
+        let mut shown = match text {
+            Ok(text) if !text.is_empty() => String::from_utf8_lossy(&text).into_owned(),
+            _ => self.class_name(exception),
         };
         if self.limit_of(exception).is_some() {
             if let Some(place) = self.place_of(exception) {

@@ -389,6 +389,24 @@ fn scripts_that_turn_the_collector_off_hold_up_nobody() {
 }
 
 #[test]
+fn the_text_of_an_exception_is_what_it_shows_of_itself() {
+    let vm = vm();
+    for (body, want) in [
+        ("'shown'", "shown"),
+        ("''", "Shown"),
+        ("1", "1"),
+        ("raise 'no'", "Shown"),
+        ("super", "told (Shown)"),
+    ] {
+        let script = format!(
+            "class Shown < StandardError; def inspect; {body}; end; end; raise Shown, 'told'"
+        );
+        let ended = evaluate(&vm, &script);
+        assert!(ended.ends_with(want), "{body}: {ended}");
+    }
+}
+
+#[test]
 fn recursion_ends_in_an_error() {
     let vm = vm();
     for text in [
