@@ -307,6 +307,17 @@ impl Http3 {
                     refusal,
                 } => {
                     self.is_used = true;
+                    if end_stream
+                        && refusal.is_none()
+                        && (self.requests).send_kept(
+                            &mut self.streams,
+                            turn,
+                            slot(stream),
+                            &spare.borrow().request,
+                        )
+                    {
+                        break;
+                    }
                     let request = StreamRequest {
                         exchange: spare,
                         protocol: self.streams.begin(stream),

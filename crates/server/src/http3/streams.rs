@@ -520,12 +520,7 @@ impl Http3Streams {
 
     /// Sends the beginning of a response, which is all of it if `is_whole`.
     #[inline]
-    fn send_beginning<const N: usize>(
-        &mut self,
-        key: StreamKey,
-        frames: [Bytes; N],
-        is_whole: bool,
-    ) {
+    fn send_beginning(&mut self, key: StreamKey, frames: [Bytes; 2], is_whole: bool) {
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
         // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
         // responses of the same urgency.
@@ -650,17 +645,30 @@ impl Streams for Http3Streams {
 
     #[inline]
     fn send_kept(&mut self, id: SlotId, number: KeptNumber) -> Option<usize> {
-        let kept = self.kept.as_deref()?;
         let key = stream(id);
+        let kept = self.kept.as_deref().filter(|kept| kept.number == number)?;
+        let id = StreamId::new(self.engine.stream_id(key)?.get());
         let len = kept.content_len;
-        if kept.number != number
-            || self.ready > 0
-            || !(self.engine).respond_again(key, &kept.section, len as u64)
-        {
+        if self.ready > 0 || !(self.engine).respond_again(key, &kept.section, len as u64) {
             return None;
         }
-        let frames = [kept.frames.clone()];
-        self.send_beginning(key, frames, true);
+        let frames = kept.frames.clone();
+        let priority = self.engine.priority(key);
+        if priority != PriorityParameters::DEFAULT {
+            self.set_rank(key, true);
+        }
+        let mut output = Output::default();
+        self.quic.with(|quic| {
+            output.write(quic, id, frames);
+            output.finish(quic, id);
+        });
+        if !output.is_empty() {
+            self.tails.push(id, output);
+        }
+        if priority.incremental {
+            self.set_transport_priority(key);
+        }
+        self.engine.release(key);
         Some(len)
     }
 

@@ -11,7 +11,7 @@ use h2o_exchange::{Body, Exchange, ExchangeRef, LocalSite, MimeHint, Premise, Re
 use h2o_http::{BodyLength, RequestHead};
 
 use super::respond::EARNED_BY_REQUEST;
-use super::{CloseReason, KeptNumber, Requests, ResponseShape, SlotId, Streams};
+use super::{KeptNumber, Requests, ResponseShape, SlotId, Streams};
 use crate::flow::Turn;
 
 /// Largest number of bytes of a body that is kept with its response.
@@ -88,52 +88,58 @@ impl Requests {
             };
     }
 
+    /// The latest response if it answers the new request `request`, too, which has no body.
+    #[inline]
+    fn kept_for<S: Streams>(&self, turn: &Turn<'_>, request: &RequestHead) -> Option<&Kept> {
+        let Latest::Kept(kept) = &self.latest else {
+            return None;
+        };
+        let is_for_it = kept.answers(turn, request)
+            && self.early.is_none()
+            && self.pushes.is_none()
+            && self.queue.is_empty()
+            && !turn.context.memory.is_tight()
+            && self.has_place::<S>(turn, false);
+        is_for_it.then_some(kept)
+    }
+
     /// Returns the latest response if it answers the new request `request`, too, which has no body. The caller has to send it with
-    /// [`Requests::send_kept`] or [`Requests::repeat`].
+    /// [`Requests::repeat`].
     #[inline]
     pub(crate) fn take_kept<S: Streams>(
         &mut self,
         turn: &Turn<'_>,
         request: &RequestHead,
     ) -> Option<Box<Kept>> {
-        let Latest::Kept(kept) = &self.latest else {
-            return None;
-        };
-        if !kept.answers(turn, request)
-            || self.early.is_some()
-            || self.pushes.is_some()
-            || !self.queue.is_empty()
-            || turn.context.memory.is_tight()
-            || !self.has_place::<S>(turn, false)
-        {
-            return None;
-        }
+        self.kept_for::<S>(turn, request)?;
         match std::mem::take(&mut self.latest) {
             Latest::Kept(kept) => Some(kept),
             Latest::Nothing | Latest::Once(_) => None,
         }
     }
 
-    /// Sends the encoded form of the kept response, if the connection has it, and ends the request. Otherwise returns the response.
+    /// Answers the new request `request`, which has no body, with the encoded form of the latest response, if that is its response and the
+    /// connection has the encoded form. The request then needs no exchange. Returns whether it was answered.
     #[inline]
-    pub(super) fn send_kept<S: Streams>(
+    pub(crate) fn send_kept<S: Streams>(
         &mut self,
         streams: &mut S,
         turn: &mut Turn<'_>,
         id: SlotId,
-        kept: Box<Kept>,
-    ) -> Result<(), Box<Kept>> {
-        let Some(len) = streams.send_kept(id, kept.number) else {
-            return Err(kept);
+        request: &RequestHead,
+    ) -> bool {
+        let Some(kept) = self.kept_for::<S>(turn, request) else {
+            return false;
         };
-        let counters = &turn.context.worker.counters;
-        counters.count_request(Some(kept.response.status));
-        self.sent += len as u64;
-        self.latest = Latest::Kept(kept);
+        let status = kept.response.status;
+        let Some(len) = streams.send_kept(id, kept.number) else {
+            return false;
+        };
+        turn.context.worker.counters.count_request(Some(status));
         turn.earn(EARNED_BY_REQUEST);
+        self.sent += len as u64;
         self.resets.on_finished();
-        streams.close(turn, id, CloseReason::Complete);
-        Ok(())
+        true
     }
 
     /// Sends the kept response to a request whose exchange has begun, but is not routed.

@@ -69,15 +69,6 @@ impl Requests {
         if end_stream && refusal.is_none() {
             kept = self.take_kept::<S>(turn, &exchange.borrow().request);
         }
-        if let Some(response) = kept {
-            match self.send_kept(streams, turn, id, response) {
-                Ok(()) => {
-                    self.keep_unused(exchange);
-                    return;
-                }
-                Err(response) => kept = Some(response),
-            }
-        }
         let now = turn.now;
         Self::begin(turn, &exchange, now);
         exchange.borrow_mut().protocol = protocol;

@@ -46,9 +46,9 @@ pub(crate) trait Streams: Sized {
         shape: ResponseShape,
     ) -> HeadSent;
 
-    /// Sends a whole kept response again, in the encoded form of an earlier [`Streams::send_head`]. Returns the length of its body in bytes;
-    /// `None` if there is no encoded form, or if it is not valid any more. Only for HTTP versions whose requests are over once their
-    /// responses are written.
+    /// Answers a new request, which has ended, with a whole kept response in the encoded form of an earlier [`Streams::send_head`], and closes
+    /// its stream. Returns the length of the body in bytes; `None`, with the stream as it was, if there is no encoded form, or if it is not
+    /// valid any more.
     #[inline]
     fn send_kept(&mut self, _id: SlotId, _number: KeptNumber) -> Option<usize> {
         None
