@@ -40,6 +40,36 @@ hosts:
               [status, headers, [text.upcase, body.join]]
             end
         - proxy.reverse.url: BACKEND/
+      /parts:
+        - mruby.handler: |
+            lambda do |env|
+              body = H2O.next.call(env)[2]
+              first = nil
+              body.each { |piece| first = piece; break }
+              second = body.to_enum.first
+              begin
+                Fiber.new { body.join }.resume
+              rescue FiberError
+              end
+              body.each { |piece| second += piece; break }
+              [200, {}, [first, "|", second, "|", body.join, "|", body.join]]
+            end
+        - mruby.handler: |
+            class Slow
+              def each
+                5.times { |i| yield "#{i} "; sleep 0.01 }
+              end
+            end
+            lambda { |env| [200, {}, Slow.new] }
+      /left:
+        - mruby.handler: |
+            lambda do |env|
+              status, headers, body = H2O.next.call(env)
+              body.each { |piece| break }
+              [status, {}, body]
+            end
+        - mruby.handler: |
+            lambda { |env| [200, {}, Slow.new] }
       /many:
         - mruby.handler: |
             lambda do |env|
@@ -346,4 +376,12 @@ fn a_script_learns_the_round_trip_time_of_an_http2_client() {
         &["-s", "--http2-prior-knowledge", &server.url("/facts")],
     );
     assert_eq!(http2.text(), "false Integer");
+}
+
+#[test]
+fn what_is_left_of_a_body_can_be_read_later() {
+    let server = start(&Backend::answering(""));
+    let text = server.ask("GET /parts").text();
+    assert_eq!(text, "0 |1 2 |3 4 |");
+    assert_eq!(server.ask("GET /left").text(), "1 2 3 4 ");
 }

@@ -147,8 +147,10 @@ module H2O
       while chunk = H2O.__value(__read)
         yield chunk
       end
-    ensure
-      __end
+    # After `break`, the next `each` goes on where this one has stopped. A wait that is refused leaves the body as it is, too.
+    rescue Exception => error
+      __end unless FiberError === error
+      raise error
     end
   end
 
