@@ -816,3 +816,45 @@ hosts:
         assert_eq!(got, want, "{path}");
     }
 }
+
+#[test]
+fn octets_that_are_no_utf_8_stay_as_they_are() {
+    let echo = Backend::by_request(|request| {
+        let target = request.target().to_owned();
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{target}",
+            target.len()
+        )
+    });
+    let config = "
+listen: @PORT@
+num-threads: 1
+error-log: @DIR@/error.log
+hosts:
+  default:
+    paths:
+      /variable:
+        - mruby.handler: |
+            lambda { |env| [399, {\"x-fallthru-set-foo\" => \"caf\\xe9\"}, []] }
+        - mruby.handler: |
+            lambda { |env| [200, {}, [env[\"FOO\"].bytes.inspect]] }
+      /file: {mruby.handler-file: '@DIR@/latin.rb'}
+      /fetch:
+        mruby.handler: |
+          lambda { |env| http_request(\"BACKEND\" + env[\"PATH_INFO\"]).join }
+";
+    let backend = echo.url("");
+    let server = Setup::new(&config.replace("BACKEND", backend.trim_end_matches('/')))
+        .file(
+            "latin.rb",
+            b"# Z\xfcrich\nlambda { |env| [200, {}, [\"\xe9\".bytes.inspect]] }\n",
+        )
+        .start();
+    assert_eq!(server.ask("GET /variable").text(), "[99, 97, 102, 233]");
+    assert_eq!(server.ask("GET /file").text(), "[233]");
+    let mut client = server.connect();
+    client.send(b"GET /fetch/caf\xe9 HTTP/1.1\r\nhost: a.test\r\n\r\n");
+    assert_eq!(client.read_head().code(), 200);
+    echo.wait_for("GET /caf");
+    assert!(echo.received(0).starts_with(b"GET /caf\xe9 HTTP/1.1\r\n"));
+}

@@ -34,7 +34,7 @@ pub struct Exchange {
     /// The host and path chosen for the request.
     pub route: Route,
     /// Request variables, set by `setenv` directives and scripts.
-    pub env: Vec<(Arc<str>, Arc<str>)>,
+    pub env: Vec<(Arc<str>, Arc<[u8]>)>,
     /// Times of the request's steps, such as the arrival of its head.
     pub timings: Timings,
     /// Authority and target of the request as it was sent to a backend; empty if it was sent to none.
@@ -378,7 +378,7 @@ impl Exchange {
 
     /// The value of the request variable `name`.
     #[must_use]
-    pub fn env(&self, name: &str) -> Option<&str> {
+    pub fn env(&self, name: &str) -> Option<&[u8]> {
         self.env
             .iter()
             .find(|(key, _)| &**key == name)
@@ -386,7 +386,7 @@ impl Exchange {
     }
 
     /// Sets the request variable `name`.
-    pub fn set_env(&mut self, name: &Arc<str>, value: &Arc<str>) {
+    pub fn set_env(&mut self, name: &Arc<str>, value: &Arc<[u8]>) {
         match self.env.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = Arc::clone(value),
             None => self.env.push((Arc::clone(name), Arc::clone(value))),
@@ -519,7 +519,7 @@ pub struct EnvCommands {
 #[derive(Clone, Debug, Default)]
 struct EnvLevel {
     unset: Vec<Arc<str>>,
-    set: Vec<(Arc<str>, Arc<str>)>,
+    set: Vec<(Arc<str>, Arc<[u8]>)>,
 }
 
 impl EnvCommands {
@@ -539,7 +539,7 @@ impl EnvCommands {
 
     /// Adds a `setenv` command to the innermost configuration level.
     pub fn set(&mut self, name: &str, value: &str) {
-        self.innermost().set.push((name.into(), value.into()));
+        (self.innermost().set).push((name.into(), value.as_bytes().into()));
     }
 
     /// Adds an `unsetenv` command to the innermost configuration level.

@@ -46,12 +46,11 @@ impl PathPattern {
 
     /// Returns the request variables and what the groups of the expression match in the path. `None` for groups that
     /// match nothing, or text that is not UTF-8.
-    pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<str>>)> {
+    pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<[u8]>>)> {
         let captures = self.regex.captures(path);
         self.variables.iter().enumerate().map(move |(index, name)| {
             let group = captures.as_ref().and_then(|found| found.get(index + 1));
-            let text = group.and_then(|group| std::str::from_utf8(group.as_bytes()).ok());
-            (name, text.map(Arc::from))
+            (name, group.map(|group| Arc::from(group.as_bytes())))
         })
     }
 }

@@ -72,7 +72,7 @@ fn fill(exchange: &mut Exchange) {
         target: b"/secret".to_vec(),
     }));
     exchange.body = RequestBody::Bytes(Bytes::from_static(b"secret"));
-    exchange.set_env(&secret, &secret);
+    exchange.set_env(&secret, &secret.as_bytes().into());
     exchange.forwarded.set(b"secret.example", [&b"/secret"[..]]);
     exchange.note_error("secret", "secret");
     exchange.sent.status = Some(StatusCode::OK);
@@ -440,7 +440,7 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
     for (what, acts, want) in cases {
         let (_worker, exchange) = asked();
         let mut exchange = exchange.borrow_mut();
-        exchange.set_env(&"kept".into(), &"before".into());
+        exchange.set_env(&"kept".into(), &(*b"before").into());
         let mut env = EnvCommands::default();
         env.push_level();
         assert!(env.is_empty(), "a level without commands does not count");
@@ -450,11 +450,16 @@ fn variables_are_set_and_unset_from_the_outermost_level_inwards() {
         let got: Vec<(&str, &str)> = exchange
             .env
             .iter()
-            .map(|(name, value)| (&**name, &**value))
+            .map(|(name, value)| {
+                (
+                    &**name,
+                    std::str::from_utf8(value).expect("the value is UTF-8"),
+                )
+            })
             .collect();
         assert_eq!(got, *want, "{what}");
         for (name, value) in *want {
-            assert_eq!(exchange.env(name), Some(*value), "{what}");
+            assert_eq!(exchange.env(name), Some(value.as_bytes()), "{what}");
         }
     }
 }

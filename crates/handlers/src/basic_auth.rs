@@ -353,7 +353,7 @@ impl Realm {
 
 /// Lets the request through, with the user's name in the variable `REMOTE_USER`.
 fn admit(exchange: &mut Exchange, credentials: &Credentials) -> Outcome {
-    let name: Arc<str> = String::from_utf8_lossy(&credentials.name).into();
+    let name = Arc::from(&*credentials.name);
     exchange.set_env(&Arc::from("REMOTE_USER"), &name);
     Outcome::Declined
 }

@@ -97,6 +97,7 @@ mod tests {
         path.env.as_ref().unwrap().apply(&mut exchange);
         let found = ["a", "b", "c", "d", "e"].map(|name| exchange.env(name));
         let want = [Some("host"), None, None, Some("global"), Some("again")];
+        let want = want.map(|text| text.map(str::as_bytes));
         assert_eq!(found, want);
     }
 

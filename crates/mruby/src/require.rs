@@ -133,8 +133,7 @@ fn read(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         return Ok(code.value());
     }
     let file = path.display().to_string();
-    let source = String::from_utf8_lossy(&text);
-    let code = vm.compile(&source, &file, 1).map_err(|fault| {
+    let code = vm.compile(&text, &file, 1).map_err(|fault| {
         let text = format!("{file}:{}: {}", fault.line, fault.message);
         Leave::New("SyntaxError", text)
     })?;

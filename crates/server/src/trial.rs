@@ -63,7 +63,7 @@ pub struct TrialResponse {
     /// Why the response body is not complete; `None` if it is.
     pub failure: Option<String>,
     /// Request variables that handlers have set.
-    pub variables: Vec<(Arc<str>, Arc<str>)>,
+    pub variables: Vec<(Arc<str>, Arc<[u8]>)>,
     /// The error messages that handlers logged for the request.
     pub errors: String,
     /// Number of exceptions that scripts raised during the request.
@@ -244,7 +244,7 @@ fn fill(exchange: &mut Exchange, request: &TrialRequest) {
     let route = exchange.site.select_path(0, exchange.request.path());
     set_route(exchange, route);
     for (name, value) in &request.variables {
-        exchange.set_env(&name.as_str().into(), &value.as_str().into());
+        exchange.set_env(&name.as_str().into(), &value.as_bytes().into());
     }
 }
 

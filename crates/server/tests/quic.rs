@@ -344,3 +344,35 @@ fn the_log_has_the_facts_of_a_stream_whose_connection_the_client_closes() {
         assert!(count.parse::<u64>().unwrap() > 0, "{line}");
     }
 }
+
+#[test]
+fn requests_that_are_cancelled_at_once_use_up_no_streams() {
+    let server = start("");
+    let head = |path| {
+        [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":authority", "a.test"),
+            (":path", path),
+        ]
+    };
+    // The client wants no response, and says so together with the request, or when the response waits for its window.
+    let mut client = Client::connect(server.port);
+    let mut stalled = Client::stalled(server.port, 10);
+    for _ in 0..12 {
+        for _ in 0..10 {
+            let stream = client.ask(&head("/small"), true);
+            client.stop(stream);
+        }
+        client.settle();
+        let streams: Vec<_> = (0..10)
+            .map(|_| stalled.ask(&head("/small"), true))
+            .collect();
+        stalled.settle();
+        for stream in streams {
+            stalled.stop(stream);
+        }
+        stalled.settle();
+    }
+    assert_eq!(status(&mut client, "/small"), Some(200));
+}

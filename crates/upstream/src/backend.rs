@@ -82,6 +82,24 @@ impl BackendUrl {
         })
     }
 
+    /// Like [`BackendUrl::parse`], for a URL whose path and query may have octets that are no UTF-8.
+    #[must_use]
+    pub fn parse_octets(url: &[u8]) -> Option<Self> {
+        let error = match std::str::from_utf8(url) {
+            Ok(text) => return Self::parse(text),
+            Err(error) => error,
+        };
+        let (text, rest) = url.split_at(error.valid_up_to());
+        let text = std::str::from_utf8(text).ok()?;
+        let mut parsed = Self::parse(text)?;
+        let before_path = parsed.scheme.as_str().len() + "://".len() + parsed.authority.len();
+        if text.len() <= before_path || !h2o_http::is_visible(rest) {
+            return None;
+        }
+        parsed.path = [&parsed.path, rest].concat().into();
+        Some(parsed)
+    }
+
     /// The URL without query and fragment, for messages.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -132,6 +150,26 @@ fn parse_port(digits: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_and_queries_may_be_no_utf_8() {
+        for (url, want) in [
+            (&b"http://a/caf\xe9/x"[..], Some(&b"/caf\xe9/x"[..])),
+            (b"http://A:8?\xff", Some(b"/?\xff")),
+            (b"http://[unix:/s]/\xe9", Some(b"/\xe9")),
+            (b"http://a/b", Some(b"/b")),
+            (b"http://a\xe9/", None),
+            (b"http://a:8\xe9/", None),
+            (b"http://[unix:/s\xe9]/", None),
+            (b"http\xe9://a/", None),
+            (b"http://a/\xe9 b", None),
+            (b"http://a/\xe9\r\n", None),
+        ] {
+            let parsed = BackendUrl::parse_octets(url);
+            let path = parsed.as_ref().map(|url| &*url.path);
+            assert_eq!(path, want, "{}", url.escape_ascii());
+        }
+    }
 
     #[test]
     fn urls_have_host_port_and_path() {

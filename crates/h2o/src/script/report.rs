@@ -163,7 +163,7 @@ fn fields(response: &TrialResponse) -> Vec<(String, Vec<u8>)> {
         .collect();
     for (name, value) in &response.variables {
         let name = name.to_ascii_lowercase().replace('_', "-");
-        all.push((format!("x-fallthru-set-{name}"), value.as_bytes().to_vec()));
+        all.push((format!("x-fallthru-set-{name}"), value.to_vec()));
     }
     all
 }

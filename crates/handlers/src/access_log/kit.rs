@@ -145,8 +145,12 @@ pub(crate) fn complete(worker: &Rc<Worker>) -> Exchange {
     headers.push(Name::Other("x-a"), b"second");
     let upgrade = headers.store(b"websocket");
     exchange.request.set_upgrade(upgrade);
-    exchange.env.push(("Color".into(), "\"raw\"".into()));
-    exchange.env.push(("REMOTE_USER".into(), "alice".into()));
+    exchange
+        .env
+        .push(("Color".into(), Arc::from(&b"\"raw\""[..])));
+    exchange
+        .env
+        .push(("REMOTE_USER".into(), Arc::from(&b"alice"[..])));
     exchange.errors.push_str("first;second");
     exchange.protocol = Protocol::Http1 { index: 4 };
     exchange.request_body_bytes = 11;

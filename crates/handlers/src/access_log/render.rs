@@ -86,13 +86,13 @@ impl Line<'_> {
             }
             Field::Epoch(unit) => self.number(whole(wall_time(exchange), *unit)),
             Field::EpochFraction(unit) => self.fraction(*unit),
-            Field::User => self.text(exchange.env("REMOTE_USER")?.as_bytes()),
+            Field::User => self.text(exchange.env("REMOTE_USER")?),
             Field::Authority => self.text(match exchange.original_authority() {
                 b"" => host_name(exchange),
                 authority => authority,
             }),
             Field::HostName => self.text(host_name(exchange)),
-            Field::Env(name) => self.raw(exchange.env(name)?),
+            Field::Env(name) => self.octets(exchange.env(name)?),
             Field::RequestHeader(name) => self.text(request_headers(exchange).get(name.as_name())?),
             Field::Upgrade => self.unless_empty(exchange.request.upgrade()),
             Field::Expect => self.unless_empty(exchange.request.expect()),
@@ -131,7 +131,11 @@ impl Line<'_> {
     }
 
     fn raw(&mut self, text: &str) -> Option<()> {
-        self.out.extend_from_slice(text.as_bytes());
+        self.octets(text.as_bytes())
+    }
+
+    fn octets(&mut self, octets: &[u8]) -> Option<()> {
+        self.out.extend_from_slice(octets);
         Some(())
     }
 

@@ -307,7 +307,7 @@ fn text_of_peers_is_escaped_and_variables_are_not() {
     let headers = &mut exchange.sent.headers;
     headers.push(h2o_http::Known::Location, nasty.as_bytes());
     exchange.errors.push_str(nasty);
-    exchange.env.push(("REMOTE_USER".into(), nasty.into()));
+    (exchange.env).push(("REMOTE_USER".into(), nasty.as_bytes().into()));
     let apache = r"a\x22b\c\xc3\xa9\x7d\x7e\x01";
     let json = r#"a\"b\\c\u00c3\u00a9}\u007e\u0001"#;
     for format in ["%U", "%V", "%u", "%{referer}i", "%{location}o", "%{error}x"] {

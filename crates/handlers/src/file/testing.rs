@@ -342,7 +342,7 @@ impl Handler for ShowScript {
                 name.escape_ascii(),
                 file.escape_ascii(),
                 path_info.as_deref().unwrap_or(b"-").escape_ascii(),
-                exchange.env("KIND").unwrap_or("-"),
+                exchange.env("KIND").unwrap_or(b"-").escape_ascii(),
             ),
         };
         let body = Body::Bytes(text.into_bytes().into());

@@ -59,7 +59,7 @@ pub(super) struct Fields {
     /// The value of `content-length`.
     length: Option<u64>,
     /// The request variables that fields `x-fallthru-set-NAME` set.
-    variables: Vec<(Arc<str>, Arc<str>)>,
+    variables: Vec<(Arc<str>, Arc<[u8]>)>,
 }
 
 /// The status by which a script lets the next handler answer the request.
@@ -354,7 +354,6 @@ impl Fields {
             {
                 Some(variable) => {
                     let name = variable.to_ascii_uppercase().replace('-', "_");
-                    let value = String::from_utf8_lossy(value);
                     self.variables.push((name.into(), value.into()));
                 }
                 None => self.headers.push(Name::from_lower(name), value),

@@ -24,7 +24,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         apply: |scope, command| {
             let text = command.node.scalar()?;
             let pos = &command.node.pos;
-            add(scope, text, pos.file(), pos.line(), |fault| {
+            add(scope, text.as_bytes(), pos.file(), pos.line(), |fault| {
                 command.error(format!(
                     "ruby compile error:line {}:{}{}",
                     fault.line,
@@ -50,7 +50,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                     "failed to compile file:{path}:line {}:{}{}",
                     fault.line,
                     fault.message,
-                    excerpt(&text, 1, &fault)
+                    excerpt(&String::from_utf8_lossy(&text), 1, &fault)
                 ))
             })
         },
@@ -96,8 +96,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     },
 ];
 
-fn read(path: &str, command: &Command<'_>) -> Result<String, Error> {
-    let bytes = std::fs::read(path).map_err(|error| {
+fn read(path: &str, command: &Command<'_>) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| {
         let text = error.to_string();
         let reason = text.split(" (os error").next().unwrap_or_default();
         command.error(if std::path::Path::new(path).is_dir() {
@@ -105,14 +105,13 @@ fn read(path: &str, command: &Command<'_>) -> Result<String, Error> {
         } else {
             format!("failed to open file: {path}:{reason}")
         })
-    })?;
-    String::from_utf8(bytes).map_err(|_| command.error(format!("file is not in UTF-8: {path}")))
+    })
 }
 
 /// Checks the text of a script and adds a handler for it.
 fn add(
     scope: &mut Scope,
-    text: &str,
+    text: &[u8],
     file: &str,
     line: u32,
     refuse: impl FnOnce(CompileFault) -> Error,

@@ -186,7 +186,7 @@ struct Facts {
     /// it collects garbage.
     site: Weak<LocalSite>,
     route: Route,
-    variables: Vec<(Arc<str>, Arc<str>)>,
+    variables: Vec<(Arc<str>, Arc<[u8]>)>,
     reroutes: Reroutes,
     is_early: bool,
     is_sub_request: bool,

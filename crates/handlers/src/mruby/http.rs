@@ -45,8 +45,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(1, 2)?;
     let invalid = || Leave::argument("invaild URL");
     let url = vm.bytes(arguments.get(0)).ok_or_else(invalid)?;
-    let url = std::str::from_utf8(&url).map_err(|_| invalid())?;
-    let url = BackendUrl::parse(url).ok_or_else(invalid)?;
+    let url = BackendUrl::parse_octets(&url).ok_or_else(invalid)?;
     let options = arguments.get(1);
     let option = |name: &str| {
         if options.is_nil() {

@@ -28,7 +28,7 @@ const GIVE_BACK_AFTER: Duration = Duration::from_millis(200);
 pub(super) struct Script {
     /// Number that distinguishes scripts, also those of different configurations.
     pub(super) id: u64,
-    pub(super) text: Box<str>,
+    pub(super) text: Box<[u8]>,
     /// The file of the script, as named in the configuration.
     pub(super) file: Box<str>,
     /// The line of the file in which the script begins.

@@ -15,7 +15,7 @@ pub(super) struct Description {
     pub(super) body: Option<Bytes>,
     /// The value of `SCRIPT_NAME`.
     pub(super) script_name: Vec<u8>,
-    pub(super) variables: Vec<(Arc<str>, Arc<str>)>,
+    pub(super) variables: Vec<(Arc<str>, Arc<[u8]>)>,
     /// The address of the sub-request's client.
     pub(super) remote: Option<SocketAddr>,
     /// The address of the server.
@@ -194,7 +194,6 @@ pub(super) fn read(vm: &Vm, env: Value) -> Result<Description, Leave> {
                 Some(field) => add_fields(vm, &mut described.head.headers, field, value)?,
                 None => {
                     let value = vm.text_of(value)?;
-                    let value = String::from_utf8_lossy(&value);
                     described.variables.push((name.into(), value.into()));
                 }
             },

@@ -101,7 +101,7 @@ pub struct CompileFault {
 ///
 /// # Errors
 /// Returns the first syntax error.
-pub fn check(text: &str, file: &str, line: u32) -> Result<(), CompileFault> {
+pub fn check(text: &[u8], file: &str, line: u32) -> Result<(), CompileFault> {
     let opened = Vm::open_bare(&Options::default());
     let vm = opened.map_err(|error| CompileFault {
         line,
@@ -441,7 +441,13 @@ impl Vm {
         }
     }
 
-    fn run_named(&self, op: Op, name: &str, fill: impl FnOnce(&mut Work)) -> Result<Value, Value> {
+    fn run_named(
+        &self,
+        op: Op,
+        name: impl AsRef<[u8]>,
+        fill: impl FnOnce(&mut Work),
+    ) -> Result<Value, Value> {
+        let name = name.as_ref();
         self.run(op, |work| {
             work.text = name.as_ptr();
             work.len = name.len();
@@ -518,7 +524,12 @@ impl Vm {
     ///
     /// # Errors
     /// Returns the first syntax error.
-    pub fn compile(&self, text: &str, file: &str, line: u32) -> Result<Value, CompileFault> {
+    pub fn compile(
+        &self,
+        text: impl AsRef<[u8]>,
+        file: &str,
+        line: u32,
+    ) -> Result<Value, CompileFault> {
         let mut fault = Fault {
             line: 0,
             column: 0,
@@ -527,7 +538,7 @@ impl Vm {
         };
         let file = to_c(file);
         let start = c_int::try_from(line).unwrap_or(c_int::MAX);
-        let compiled = self.run_named(Op::Compile, text, |work| {
+        let compiled = self.run_named(Op::Compile, text.as_ref(), |work| {
             work.file = file.as_ptr();
             work.line = start;
             work.fault = &raw mut fault;

@@ -117,7 +117,7 @@ impl Http3 {
             Event::Readable(id) => self.read(turn, id),
             Event::Writable(id) => self.streams.on_writable(id),
             Event::Stopped { stream: id, code } => {
-                self.streams.forget_tail(id);
+                self.streams.on_stopped(id);
                 let stopped = (self.streams.engine).on_stop_sending(engine_id(id), ErrorCode(code));
                 self.on_given_up(turn, stopped);
             }

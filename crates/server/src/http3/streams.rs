@@ -316,9 +316,14 @@ impl Http3Streams {
         self.update_ready(key);
     }
 
-    /// Called when the transport has dropped a stream: the rest of its output is dropped, too.
-    pub(super) fn forget_tail(&mut self, id: StreamId) {
+    /// Called when the client asks the server to stop sending on a stream: the rest of its output is dropped, and the stream is reset, even
+    /// if its request is over (RFC 9000 §3.5). Without the reset the stream would never end, and the client could soon open no more.
+    pub(super) fn on_stopped(&mut self, id: StreamId) {
         self.tails.forget(id);
+        if !engine_id(id).is_unidirectional() {
+            self.quic
+                .with(|quic| quic.reset(id, ErrorCode::REQUEST_CANCELLED.0));
+        }
     }
 
     /// Whether a stream has something to send that the transport takes.

@@ -201,6 +201,12 @@ impl Client {
         stream
     }
 
+    /// Asks the server to send nothing more on a stream.
+    pub(crate) fn stop(&mut self, stream: StreamId) {
+        const REQUEST_CANCELLED: u64 = 0x10c;
+        self.quic(|quic| quic.stop_sending(stream, REQUEST_CANCELLED));
+    }
+
     /// Sends bytes of a request's body.
     pub(crate) fn send(&mut self, stream: StreamId, content: &[u8], is_end: bool) {
         let frame = Frame::data(content).bytes();

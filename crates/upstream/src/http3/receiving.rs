@@ -39,6 +39,13 @@ impl State<Http3> {
                 self.engine.drop_output(id);
                 let stopped =
                     (self.engine.engine).on_stop_sending(engine_id(id), ErrorCode(code))?;
+                if stopped.is_none() {
+                    // The request was written completely, but QUIC still has some of it, which is not sent any more: without a reset the
+                    // stream would never end (RFC 9000 §3.5).
+                    self.engine
+                        .quic
+                        .with(|quic| quic.reset(id, ErrorCode::REQUEST_CANCELLED.0));
+                }
                 self.on_received(stopped, &[], now);
             }
             Event::Closed(reason) => self.on_closed(&reason),
