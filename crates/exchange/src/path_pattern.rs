@@ -84,8 +84,9 @@ mod tests {
         let pattern = PathPattern::new("^/u/([a-z]+)(?:/(?<page>[0-9]+))?(z)?").unwrap();
         let shown = |path: &[u8]| -> Vec<String> {
             let variables = pattern.variables(path);
-            let shown = variables
-                .map(|(name, value)| format!("{name}={}", value.as_deref().unwrap_or("-")));
+            let shown = variables.map(|(name, value)| {
+                format!("{name}={}", value.as_deref().unwrap_or(b"-").escape_ascii())
+            });
             shown.collect()
         };
         assert_eq!(
