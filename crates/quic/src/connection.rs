@@ -125,6 +125,8 @@ pub struct Connection {
     /// Number of datagrams received since the costs of received datagrams were last added up.
     uncharged: u32,
     remote: SocketAddr,
+    /// The last address at which the peer was known to receive.
+    validated: SocketAddr,
     /// The client's addresses, once its datagrams have come from more than one.
     paths: Option<Box<Paths>>,
     trace: Option<Box<Trace>>,
@@ -252,6 +254,7 @@ impl Connection {
             unread: Unread::default(),
             uncharged: 0,
             remote: library.remote_address(),
+            validated: library.remote_address(),
             paths: None,
             library,
             opened: VecDeque::new(),
@@ -518,6 +521,9 @@ impl Connection {
         let previous = std::mem::replace(&mut self.remote, remote);
         if previous != remote {
             self.deeds.migrations += 1;
+            if self.is_validated(previous) {
+                self.validated = previous;
+            }
             // The peer has moved: the last packet, which is kept for a repetition, is not sent to the old address again.
             self.tail = Tail::default();
             if let Some(paths) = &mut self.paths {
@@ -620,6 +626,23 @@ impl Connection {
     /// The peer's present address. It may change (RFC 9000 §9).
     pub fn remote_address(&self) -> SocketAddr {
         self.library.remote_address()
+    }
+
+    /// The address that the peer is known to have: the one to which packets are sent, or the last one before it while that is not validated
+    /// (RFC 9000 §9.3). The source address of a datagram can be forged, so that nobody gets the rights of an address before it has
+    /// answered there.
+    pub fn validated_address(&self) -> SocketAddr {
+        let remote = self.library.remote_address();
+        if self.is_validated(remote) {
+            remote
+        } else {
+            self.validated
+        }
+    }
+
+    /// Whether the peer has shown that it receives at an address since the handshake was complete.
+    fn is_validated(&self, address: SocketAddr) -> bool {
+        (self.paths.as_ref()).is_none_or(|paths| paths.is_valid(address.ip()))
     }
 
     /// Closes the connection with this error code of the application. The peer is told `reason` as well.

@@ -516,7 +516,7 @@ impl Endpoint {
             at: now,
         };
         self.known_paths
-            .remember(connection.remote_address().ip(), seen);
+            .remember(connection.validated_address().ip(), seen);
     }
 
     fn insert(

@@ -97,6 +97,11 @@ impl Paths {
         self.responses = stats.frame_rx.path_response;
     }
 
+    /// Whether the client has shown that it receives at this address.
+    pub(crate) fn is_valid(&self, address: IpAddr) -> bool {
+        self.valid.contains(&address)
+    }
+
     fn account(&mut self, address: IpAddr) -> Option<&mut Account> {
         (self.accounts.iter_mut()).find(|account| account.address == address)
     }

@@ -373,6 +373,8 @@ fn an_address_that_confirms_nothing_gets_no_more_than_three_times_what_it_sends(
             ..Path::mobile()
         };
         simulation.set_path(path);
+        // Nobody has answered at the address, so that the client does not get its rights.
+        assert_ne!(simulation.validated(), address);
         simulation.run_until(|it| it.connections.is_empty());
         let (sent, received) = simulation.bytes[&address];
         assert!(
@@ -395,5 +397,8 @@ fn a_client_that_moves_is_asked_to_confirm_even_if_it_has_sent_little() {
         simulation.run_until(|it| it.ended > ended);
         let time = simulation.now - since;
         assert!(time < Duration::from_millis(1500), "{time:?}");
+        // The server knows that the client is there when it sends the next packet.
+        simulation.fetch(1000);
+        assert_eq!(simulation.validated(), simulation.address.ip());
     }
 }

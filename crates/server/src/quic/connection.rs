@@ -156,13 +156,13 @@ impl QuicConnection {
         event
     }
 
-    /// Records the client's address, which may have changed by migration (RFC 9000 §9).
+    /// Records the client's address, which may have changed by migration (RFC 9000 §9): once the client has answered at the new address.
     fn follow_client(&mut self) {
         let mut endpoint = self.endpoint.borrow_mut();
         let Some(connection) = endpoint.connection(self.index) else {
             return;
         };
-        let peer = Address::Ip(unmapped(connection.remote_address()));
+        let peer = Address::Ip(unmapped(connection.validated_address()));
         if peer == self.state.peer {
             return;
         }

@@ -123,6 +123,14 @@ pub(crate) struct Simulation {
 }
 
 impl Simulation {
+    /// The address at which the server knows the client of its latest connection to be.
+    pub(crate) fn validated(&mut self) -> IpAddr {
+        let index = self.connections.last().expect("the client is connected");
+        let connection = self.server.connection(*index);
+        let connection = connection.expect("the connection is not drained");
+        connection.validated_address().ip()
+    }
+
     pub(crate) fn new(seed: u64, path: Path, transport: TransportSettings) -> Self {
         Self::build(seed, path, transport, false)
     }
