@@ -75,6 +75,8 @@ pub struct ClientSettings {
     pub qpack_decoder_capacity: u32,
     /// How many bytes of the server's QPACK table this side uses at most.
     pub qpack_encoder_capacity: u32,
+    /// Whether the server may send the payloads of tunnels in QUIC datagrams (RFC 9297 §2.1.1), if the transport has them.
+    pub takes_datagrams: bool,
 }
 
 impl Default for ClientSettings {
@@ -83,6 +85,7 @@ impl Default for ClientSettings {
             max_streams: 100,
             qpack_decoder_capacity: 16_384,
             qpack_encoder_capacity: 16_384,
+            takes_datagrams: true,
         }
     }
 }
@@ -91,7 +94,7 @@ impl ClientSettings {
     /// Appends the SETTINGS frame of the client role. `has_datagrams` tells whether both sides support QUIC datagrams.
     pub(crate) fn write(&self, has_datagrams: bool, out: &mut Vec<u8>) {
         let mut values = Vec::new();
-        if has_datagrams {
+        if has_datagrams && self.takes_datagrams {
             values.push((H3_DATAGRAM, 1));
         }
         if self.qpack_decoder_capacity > 0 {

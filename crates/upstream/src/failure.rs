@@ -27,9 +27,9 @@ pub enum FailureCause {
     NoDescriptor,
     /// Nothing was sent, or the backend has reported that it did not process the request.
     NotSent,
-    /// The backend closed the connection or reset the stream without any response.
+    /// The backend closed the connection without any response.
     Silent,
-    /// The backend closed the connection or reset the stream after interim responses, without a final response.
+    /// The backend reset the stream, or closed the connection after interim responses, without a final response.
     NotAnswered,
     /// A timeout expired.
     TimedOut,

@@ -147,6 +147,14 @@ fn applications_receive_their_parameters_in_order() {
 fn what_applications_answer_becomes_a_response_or_503() {
     const FAILED: &str = "503 Internal Server Error";
     let long = [0xff_u8; 300];
+    let long_head = |len: usize| {
+        let head = format!("X-A: {}\n\nabc", "v".repeat(len));
+        let records = head
+            .as_bytes()
+            .chunks(4000)
+            .map(|piece| record(STDOUT, piece));
+        [records.collect::<Vec<_>>().concat(), end()].concat()
+    };
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (response("\n"), "200 OK", ""),
         (
@@ -155,6 +163,8 @@ fn what_applications_answer_becomes_a_response_or_503() {
             "",
         ),
         (response("Location: /x\n\n"), "200 OK", ""),
+        (long_head(90_000), "200 OK", ""),
+        (long_head(420_000), FAILED, ":received broken response"),
         (response("Content-Length: 2\n\nabc"), "200 OK", ""),
         (
             [record(STDOUT, b"X-A: 1\n"), record(STDOUT, b"\nabc"), end()].concat(),
@@ -276,7 +286,7 @@ fn what_applications_answer_becomes_a_response_or_503() {
             h2o_tests::eventually(&line, || server.messages().contains(&line).then_some(()));
         }
     }
-    let response = ask(&server, "/app?3", &[]);
+    let response = ask(&server, "/app?5", &[]);
     assert_eq!(
         (response.field("content-length"), &*response.body),
         (Some("2"), &b"ab"[..])

@@ -291,6 +291,27 @@ fn what_an_http2_backend_closes_between_two_requests_is_made_again() {
 }
 
 #[test]
+fn a_stream_that_an_http2_backend_resets_is_not_made_again() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let backend = {
+        let asked = Arc::clone(&asked);
+        http2(move |stream, path| {
+            if path == "/" {
+                return status(stream, "204");
+            }
+            asked.fetch_add(1, SeqCst);
+            Frame::rst_stream(stream, code::INTERNAL_ERROR)
+        })
+    };
+    let server = balanced(HTTP2, &urls(&[&backend]));
+    assert_eq!(server.ask("GET /").code(), 204);
+    assert_eq!(server.ask("DELETE /reset").code(), 502);
+    assert_eq!(server.ask("GET /").code(), 204);
+    assert_eq!((asked.load(SeqCst), backend.connections()), (1, 1));
+    server.wait_for_message("/reset:I/O error\n");
+}
+
+#[test]
 fn what_a_connection_in_use_refuses_is_not_given_up_soon() {
     let asked = Arc::new(AtomicUsize::new(0));
     let backend = {

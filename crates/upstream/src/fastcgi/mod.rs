@@ -34,7 +34,7 @@ use record::RequestRecords;
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
 
 /// Limit in bytes of the header block of a response.
-const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEAD: usize = 417_792;
 
 /// A FastCGI request, except for its content.
 pub struct FastcgiRequest<'a> {
@@ -239,12 +239,13 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<Beginning, Fastc
                 // The empty line that ends the header block may have arrived in pieces.
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
-                if let Some(end) = head_end(&received, from) {
+                let end = head_end(&received, from);
+                if end.unwrap_or(received.len()) > MAX_HEAD {
+                    return Err(FastcgiError::HeadTooLong);
+                }
+                if let Some(end) = end {
                     let body = received.split_off(end).freeze();
                     return Ok(Beginning::of(&received, body, &mut exchange.headers));
-                }
-                if received.len() > MAX_HEAD {
-                    return Err(FastcgiError::HeadTooLong);
                 }
             }
             Part::End { is_overloaded } => {

@@ -73,6 +73,6 @@ fn failure_of_reset(code: ErrorCode, by_us: bool) -> StreamFailure {
     match (by_us, code) {
         (true, ErrorCode::FLOW_CONTROL_ERROR) => StreamFailure::FlowControl,
         (true, _) => StreamFailure::Protocol,
-        (false, _) => StreamFailure::Io,
+        (false, _) => StreamFailure::Reset,
     }
 }

@@ -110,6 +110,8 @@ impl Http3 {
             // 9204 §7.1).
             qpack_decoder_capacity: 0,
             qpack_encoder_capacity: 0,
+            // A backend then sends the payloads of a tunnel in capsules (RFC 9297 §3.5), which pass through like any other content.
+            takes_datagrams: false,
         };
         Self {
             engine: ClientConnection::new(Arc::new(client), true),

@@ -160,7 +160,7 @@ impl State<Http3> {
                 let failure = if by_us {
                     StreamFailure::Protocol
                 } else {
-                    StreamFailure::Io
+                    StreamFailure::Reset
                 };
                 self.on_reset(index(stream), failure);
             }

@@ -181,6 +181,8 @@ fn failure_of(failure: StreamFailure, reached: bool) -> Failure {
             StreamFailure::Refused => FailureCause::NotSent,
             StreamFailure::Io if reached => FailureCause::Silent,
             StreamFailure::Io => FailureCause::NotSent,
+            // The connection is still open, so that the backend has chosen not to answer this request.
+            StreamFailure::Reset => FailureCause::NotAnswered,
             StreamFailure::FirstByteTimeout | StreamFailure::IoTimeout => FailureCause::TimedOut,
             StreamFailure::Content => FailureCause::Client,
             StreamFailure::Protocol

@@ -41,8 +41,10 @@ impl Deref for TimedTrace {
 pub(crate) enum StreamFailure {
     /// The backend did not process the request (RFC 9113 §8.7, RFC 9114 §4.1.1).
     Refused,
-    /// The backend reset the stream or closed the connection.
+    /// The backend closed the connection.
     Io,
+    /// The backend reset the stream.
+    Reset,
     /// The request body cannot be completed: the client disconnected, or a file cannot be read.
     Content,
     /// The backend violated the protocol.
@@ -62,7 +64,7 @@ impl StreamFailure {
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Refused => "refused stream",
-            Self::Io | Self::Content => "I/O error",
+            Self::Io | Self::Reset | Self::Content => "I/O error",
             Self::Protocol => "protocol violation",
             Self::FlowControl => "flow control error",
             Self::FirstByteTimeout => "first byte timeout",

@@ -56,7 +56,7 @@ async fn resets_and_closed_connections_are_io_errors<S: Server>() {
     let failed = failure(call).await;
     assert_eq!(
         (&*failed.text, failed.cause),
-        ("I/O error", FailureCause::Silent)
+        ("I/O error", FailureCause::NotAnswered)
     );
     // The stream is reset within the body of the response: the bytes that were received are passed on.
     let call = ask(&connection, "/");
