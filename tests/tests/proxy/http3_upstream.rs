@@ -1,5 +1,8 @@
 //! HTTP/3 between the proxy and real backends: Caddy, one made with aioquic, and servers without HTTP/3.
 
+use std::net::UdpSocket;
+use std::time::Duration;
+
 use h2o_tests::certs::{Key, self_signed};
 use h2o_tests::{Folder, Raw, Server, Service, Setup, curl, eventually, free_port, run};
 
@@ -256,4 +259,45 @@ fn a_back_end_that_dies_within_a_response_breaks_it_off() {
         let response = curl(&[&server.url("/proto")]);
         (response.code() == 502 && response.text() == "connection refused").then_some(())
     });
+}
+
+/// What an HTTP/3 backend sends back through a tunnel for UDP comes in capsules, since the server takes no QUIC datagrams for it.
+#[test]
+fn udp_goes_both_ways_through_an_http3_backend() {
+    let folder = folder();
+    let far = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+    far.set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("the time is not zero");
+    let target = far.local_addr().expect("the socket is bound").port();
+    let port = free_port();
+    let (certificate, key) = (folder.at("backend.crt"), folder.at("backend.key"));
+    let _backend = Setup::new(&format!(
+        "listen: @PORT@
+listen:
+  type: quic
+  host: 127.0.0.1
+  port: {port}
+  ssl: {{ certificate-file: {}, key-file: {} }}
+hosts:
+  default: {{ paths: {{ /udp: {{ proxy.connect-udp: [ '+127.0.0.1:{target}' ] }} }} }}
+",
+        certificate.display(),
+        key.display()
+    ))
+    .start();
+    let server = before(&folder, port, "proxy.tunnel: ON");
+    let mut connection = server.connect();
+    connection.send(format!(
+        "GET /udp/127.0.0.1/{target}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n\r\n"
+    ));
+    assert_eq!(connection.read_head().code(), 101);
+    for _ in 0..3 {
+        connection.send(b"\0\x05\0ping");
+        let mut datagram = [0; 100];
+        let (len, near) = far.recv_from(&mut datagram).expect("the bytes arrive");
+        assert_eq!(&datagram[..len], b"ping");
+        far.send_to(b"pong!", near)
+            .expect("the address of the sender can be reached");
+        assert_eq!(connection.read_exactly(8), b"\0\x06\0pong!");
+    }
 }
