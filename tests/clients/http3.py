@@ -352,6 +352,20 @@ async def shutdown():
         assert client.closed.error_code in (0, 0x100), client.closed
 
 
+async def while_listening_again():
+    """While a connection of a removed listener is open, new clients can connect once the listener is there again."""
+    held, again = sys.argv[3].split(",")
+    async with connected() as client:
+        await client.expect(client.ask("/hello.txt"), 200, b"hello, world")
+        open(held, "w").close()
+        async with asyncio.timeout(PATIENCE):
+            while not os.path.exists(again):
+                await asyncio.sleep(0.02)
+        for _ in range(10):
+            async with connected() as other:
+                await other.expect(other.ask("/hello.txt"), 200, b"hello, world")
+
+
 class Far(asyncio.DatagramProtocol):
     """The target of UDP tunnels: answers each payload in capitals, and after `long...` first with 1,490 bytes that no datagram can carry.
     """

@@ -127,6 +127,26 @@ fn nothing_under_way_is_lost_at_the_end() {
 }
 
 #[test]
+fn a_listener_that_a_reload_has_removed_can_be_added_again_while_clients_are_connected() {
+    let server = start();
+    let config = server.folder.read("h2o.conf");
+    let (before, rest) = config
+        .split_once("listen:\n  <<: *tls\n  type: quic\n")
+        .expect("the configuration has a QUIC listener");
+    let (held, again) = (server.folder.at("held"), server.folder.at("again"));
+    let argument = format!("{},{}", held.display(), again.display());
+    std::thread::scope(|scope| {
+        scope.spawn(|| talk(&server, "while_listening_again", Some(&argument)));
+        eventually("an open connection", || held.exists().then_some(()));
+        server.folder.write("h2o.conf", format!("{before}{rest}"));
+        server.reload();
+        server.folder.write("h2o.conf", &config);
+        server.reload();
+        std::fs::write(&again, "").expect("the folder is writable");
+    });
+}
+
+#[test]
 fn clients_show_their_address_where_retry_is_on() {
     let server = start_with("", "quic: { retry: ON }");
     talk(&server, "retry", None);

@@ -129,8 +129,13 @@ fn application_name(user: &str, command: &str) -> String {
 /// # Errors
 /// The system's error, if the socket cannot be bound.
 pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
+    // A port that is shared (`SO_REUSEPORT`) is in use for another user than the one whose sockets share it, who may be the starting user.
+    let may_help = |kind| {
+        kind == io::ErrorKind::PermissionDenied
+            || kind == io::ErrorKind::AddrInUse && spec.shares_port
+    };
     match direct::bound_socket(spec) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+        Err(error) if may_help(error.kind()) => {
             let kept = request_descriptor(Task::Bind, spec.name().as_ref(), None);
             kept.and_then(Result::ok).ok_or(error)
         }

@@ -196,11 +196,7 @@ fn open(
             let count = settings
                 .quic_workers
                 .map_or(workers, |count| count.min(workers));
-            // The first bind does not share the port, so that it fails if another running server has it: a shared port would share
-            // the packets with that server, too.
-            let alone = open_udp(*address, false);
-            let opened: io::Result<Vec<OwnedFd>> = alone.and_then(|alone| {
-                drop(alone);
+            let opened: io::Result<Vec<OwnedFd>> = check_udp(*address, listener).and_then(|()| {
                 (0..count.max(1))
                     .map(|_| bind_udp(*address, listener, warnings))
                     .collect()
@@ -360,6 +356,20 @@ fn announce(listeners: &Listeners, settings: &ServerSettings) {
             }
             Endpoint::Unix(_) => {}
         }
+    }
+}
+
+/// Checks that no other server has a UDP port: a shared port would share the packets with that server, too. This server itself may still
+/// have it, if a reload has removed the listener and clients are connected to it: the workers that have such a socket go on with it.
+fn check_udp(address: SocketAddr, listener: &Listener) -> io::Result<()> {
+    match open_udp(address, false) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let holder = port_holder(address, listener.transport());
+            let is_ours = holder.is_some_and(|holder| holder.pid == std::process::id());
+            if is_ours { Ok(()) } else { Err(error) }
+        }
+        Err(error) => Err(error),
     }
 }
 
