@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A backend for HTTP/3 made with the library aioquic. Arguments: CERTIFICATE KEY. Prints its UDP port; ends with its standard input.
+"""A backend for HTTP/3 made with the library aioquic. Arguments: CERTIFICATE KEY [late]. Prints its UDP port; ends with its standard input.
+With `late` a connection allows no request at first, and requests 0.3 seconds later.
 
 The path of a request says how it is answered:
 
@@ -43,8 +44,16 @@ class Backend(QuicConnectionProtocol):
         handshakes += 1
         self.number = handshakes
         self.h3 = H3Connection(self._quic)
+        if "late" in sys.argv:
+            limit = self._quic._local_max_streams_bidi
+            limit.value = limit.sent = 0
+            asyncio.get_running_loop().call_later(0.3, self.allow, limit)
         # State of each request, by the number of its stream: path, hash and length of the content so far.
         self.requests = {}
+
+    def allow(self, limit):
+        limit.value = 128
+        self.transmit()
 
     def quic_event_received(self, event):
         if isinstance(event, StreamReset):
@@ -121,7 +130,7 @@ class Backend(QuicConnectionProtocol):
         self.transmit()
 
 
-async def main(certificate, key):
+async def main(certificate, key, *_):
     configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
     configuration.load_cert_chain(certificate, key)
     server = await serve("127.0.0.1", 0, configuration=configuration, create_protocol=Backend)

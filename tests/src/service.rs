@@ -231,11 +231,21 @@ impl Service {
     /// If the backend does not start.
     #[must_use]
     pub fn aioquic(folder: &Folder, certificate: &str) -> (Self, u16) {
+        Self::aioquic_with(folder, certificate, &[])
+    }
+
+    /// As [`Service::aioquic`], with further arguments.
+    ///
+    /// # Panics
+    /// If the backend does not start.
+    #[must_use]
+    pub fn aioquic_with(folder: &Folder, certificate: &str, options: &[&str]) -> (Self, u16) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/http3_backend.py");
         let mut command = Command::new(tool("aioquic/bin/python3"));
         command.arg(script);
         command.arg(folder.at(&format!("{certificate}.crt")));
         command.arg(folder.at(&format!("{certificate}.key")));
+        command.args(options);
         command.stdout(Stdio::piped());
         let (service, numbers) = Self::start_and_read_ports(&mut command);
         let [port] = numbers[..] else {

@@ -301,3 +301,16 @@ hosts:
         assert_eq!(connection.read_exactly(8), b"\0\x06\0pong!");
     }
 }
+
+#[test]
+fn a_backend_that_allows_no_request_at_first_is_waited_for() {
+    let folder = folder();
+    let (_backend, port) = Service::aioquic_with(&folder, "backend", &["late"]);
+    let server = before(&folder, port, "");
+    let answers = std::thread::scope(|scope| {
+        let ask = || curl(&[&server.url("/connection")]).text();
+        let asked = [(); 5].map(|()| scope.spawn(ask));
+        asked.map(|answer| answer.join().expect("curl gets an answer"))
+    });
+    assert_eq!(answers, ["1"; 5], "{}", server.messages());
+}

@@ -146,6 +146,11 @@ impl Http3 {
         }
     }
 
+    /// Whether the backend's limit of streams allows a request.
+    pub(super) const fn has_stream(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// Writes the engine's frames to the unidirectional streams of this side. Then carries out the engine's commands: resets
     /// streams, and asks the backend to stop sending on streams.
     pub(super) fn flush(&mut self) {

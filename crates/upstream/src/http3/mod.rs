@@ -107,13 +107,13 @@ async fn connect_to(
     Ok(Rc::clone(&attempt.0))
 }
 
-/// A connection that is being opened. Dropping this before the end of the handshake closes it.
+/// A connection that is being opened. Dropping this before a request can be begun closes it.
 struct ConnectAttempt(Rc<Connection<Http3>>);
 
 impl Drop for ConnectAttempt {
     fn drop(&mut self) {
         let mut state = self.0.state.borrow_mut();
-        if state.engine.handshake == Handshake::Running {
+        if state.engine.handshake == Handshake::Running || !state.engine.has_stream() {
             state.engine.engine.leave();
             state.wake_task();
         }
@@ -121,15 +121,16 @@ impl Drop for ConnectAttempt {
 }
 
 impl Connection<Http3> {
-    /// Ready when the handshake has ended.
+    /// Ready when the handshake has ended, and the backend allows a request (RFC 9000 §4.6: it may allow none at first).
     fn poll_connected(&self, task: &Context<'_>) -> Poll<Result<(), String>> {
         let mut state = self.state.borrow_mut();
         match &state.engine.handshake {
-            Handshake::Running => {
+            Handshake::Done if state.engine.has_stream() => Poll::Ready(Ok(())),
+            Handshake::Done if state.is_over => Poll::Ready(Err(Failure::IO.to_owned())),
+            Handshake::Running | Handshake::Done => {
                 state.watch(task);
                 Poll::Pending
             }
-            Handshake::Done => Poll::Ready(Ok(())),
             Handshake::Failed(reason) => Poll::Ready(Err(reason.clone())),
         }
     }

@@ -27,6 +27,7 @@ impl State<Http3> {
             Event::StreamsAvailable { .. } => {
                 if self.engine.handshake == Handshake::Done {
                     self.engine.open_streams_ahead();
+                    self.wake_waiting();
                 }
             }
             Event::StreamOpened(id) => {
