@@ -522,28 +522,6 @@ impl Http3Streams {
         self.tails.shrink();
         self.kept = None;
     }
-
-    /// Sends the beginning of a response, which is all of it if `is_whole`.
-    #[inline]
-    fn send_beginning(&mut self, key: StreamKey, frames: [Bytes; 2], is_whole: bool) {
-        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
-        // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
-        // responses of the same urgency.
-        let priority = self.engine.priority(key);
-        if !is_whole || priority != PriorityParameters::DEFAULT {
-            self.set_rank(key, true);
-        }
-        let len = frames.iter().map(Bytes::len).sum();
-        self.write_by(key, len, |output, quic, id| {
-            output.write_all(quic, id, frames);
-            if is_whole {
-                output.finish(quic, id);
-            }
-        });
-        if priority.incremental {
-            self.set_transport_priority(key);
-        }
-    }
 }
 
 impl Streams for Http3Streams {
@@ -641,7 +619,23 @@ impl Streams for Http3Streams {
                 })
             });
         }
-        self.send_beginning(key, frames, is_whole);
+        // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
+        // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
+        // responses of the same urgency.
+        let priority = self.engine.priority(key);
+        if !is_whole || priority != PriorityParameters::DEFAULT {
+            self.set_rank(key, true);
+        }
+        let len = frames.iter().map(Bytes::len).sum();
+        self.write_by(key, len, |output, quic, id| {
+            output.write_all(quic, id, frames);
+            if is_whole {
+                output.finish(quic, id);
+            }
+        });
+        if priority.incremental {
+            self.set_transport_priority(key);
+        }
         HeadSent {
             head_len,
             body_len: is_whole.then_some(content_len),
