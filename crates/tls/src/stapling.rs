@@ -368,23 +368,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_response_is_dropped_at_its_end_even_if_nothing_is_fetched() {
-        let staple = Staple {
+    /// A staple without a response.
+    fn staple() -> Staple {
+        Staple {
             file: "a".into(),
             chain: Vec::new(),
             subject: Err(OcspError::NoCertificate),
             settings: StaplingSettings::default(),
             version: AtomicU64::new(0),
             state: Mutex::default(),
-        };
-        let response = OcspResponse {
+        }
+    }
+
+    /// A response that is valid until this time, in seconds since the Unix epoch.
+    fn response(until: i64) -> OcspResponse {
+        OcspResponse {
             bytes: vec![1],
             status: OcspStatus {
-                until: Some(100),
+                until: Some(until),
                 is_revoked: false,
             },
-        };
+        }
+    }
+
+    #[test]
+    fn a_response_is_dropped_at_its_end_even_if_nothing_is_fetched() {
+        let staple = staple();
+        let response = response(100);
         staple.set(&mut staple.state(), Some(response));
         assert!(staple.poll(Duration::ZERO));
         for (now, has_response) in [(99, true), (100, false)] {
@@ -401,21 +411,8 @@ mod tests {
 
     #[test]
     fn after_a_failure_a_fetch_is_tried_again_while_the_response_is_valid() {
-        let staple = Staple {
-            file: "a".into(),
-            chain: Vec::new(),
-            subject: Err(OcspError::NoCertificate),
-            settings: StaplingSettings::default(),
-            version: AtomicU64::new(0),
-            state: Mutex::default(),
-        };
-        let response = OcspResponse {
-            bytes: vec![1],
-            status: OcspStatus {
-                until: Some(8000),
-                is_revoked: false,
-            },
-        };
+        let staple = staple();
+        let response = response(8000);
         let at = Duration::from_secs;
         assert!(staple.poll(at(0)));
         assert_eq!(staple.finish(Ok(response), at(0)), StapleChange::Updated);
