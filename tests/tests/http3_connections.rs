@@ -241,6 +241,40 @@ fn a_backend_that_answers_425_to_early_data_is_asked_again_after_the_handshake()
     assert_eq!((answer.status, &answer.content[..]), (200, &b"safe"[..]));
 }
 
+#[test]
+fn early_data_is_served_after_the_handshake_where_the_clients_address_decides() {
+    let backend = Backend::by_request(|request: &Request| {
+        let text = request.field("early-data").unwrap_or("none");
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}",
+            text.len()
+        )
+    });
+    let url = backend.url("/");
+    let paths = format!(
+        "      /back: {{ proxy.reverse.url: '{url}', allow: 127.0.0.1 }}
+      /open: {{ proxy.reverse.url: '{url}' }}"
+    );
+    let server = start("", &paths);
+    for (path, seen) in [("/open", "1"), ("/back", "none")] {
+        let options = resumable(&server);
+        let mut client = Quic::new(server.port(), options);
+        for datagram in early_flight(&mut client, path) {
+            client.send_datagram(&datagram);
+        }
+        // When the server answers this request, it has read all datagrams of the client, which completes its handshake only now.
+        assert_eq!(Quic::open(server.port()).ask("/a.txt").status, 200);
+        if seen == "1" {
+            backend.wait_for("early-data: 1");
+        }
+        client.wait_for("the response on stream 0", |client| client.has_ended(0));
+        assert!(client.is_early_accepted());
+        let answer = client.answer(0).expect("the response has come");
+        let content = String::from_utf8_lossy(&answer.content);
+        assert_eq!((answer.status, &*content), (200, seen), "{path}");
+    }
+}
+
 // --- slow clients --------------------------------------------------------------------------------------------------
 
 const RATE: &str = "client-min-rate: 20000\nclient-min-rate.grace: 1";

@@ -1,7 +1,7 @@
 //! The directives `allow` and `deny`, which decide by the client's address whether a request is served.
 
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels};
-use h2o_exchange::{Address, BodyUse, Exchange, Handler, Outcome, Response, Scope};
+use h2o_exchange::{Address, BodyUse, Exchange, Handler, Outcome, Protocol, Response, Scope};
 use h2o_http::StatusCode;
 
 use crate::network::Network;
@@ -108,6 +108,12 @@ impl Handler for AccessGuard {
 
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
         if self.serves(exchange.client_address()) {
+            if exchange.is_early && matches!(exchange.protocol, Protocol::Http3(_)) {
+                // Early data of QUIC can come in a datagram with a forged source address. The client has shown that the address is its own
+                // when the handshake is complete; then the request runs again.
+                let text = "Too Early";
+                return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
+            }
             return Outcome::Declined;
         }
         let status = StatusCode::FORBIDDEN;
