@@ -143,6 +143,9 @@ impl Template {
                     let end = behind
                         .find(|it: char| !it.is_ascii_digit())
                         .unwrap_or(behind.len());
+                    if end == 0 {
+                        return Err("after `$` comes the number of a group, its name in braces (`${name}`), or a second `$`, which stands for one `$`".into());
+                    }
                     behind.split_at(end)
                 }
             };
@@ -361,6 +364,8 @@ mod tests {
             ("match: a, to: /$1", "no group `1`"),
             ("match: a, to: '/${x}'", "no group `x`"),
             ("match: a, to: '/${x'", "without `}`"),
+            ("match: a, to: /$x", "its name in braces"),
+            ("match: a, to: /a$", "which stands for one `$`"),
             ("match: a, to: b", "must begin with"),
             ("match: (a), to: 'http://$1/'", "written in full"),
             ("match: (a), to: '//h$1'", "written in full"),
