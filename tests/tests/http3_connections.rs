@@ -255,7 +255,7 @@ fn early_data_is_served_after_the_handshake_where_the_clients_address_decides() 
         "      /back: {{ proxy.reverse.url: '{url}', allow: 127.0.0.1 }}
       /open: {{ proxy.reverse.url: '{url}' }}"
     );
-    let server = start("", &paths);
+    let server = start("num-threads: 1", &paths);
     for (path, seen) in [("/open", "1"), ("/back", "none")] {
         let options = resumable(&server);
         let mut client = Quic::new(server.port(), options);
@@ -273,6 +273,33 @@ fn early_data_is_served_after_the_handshake_where_the_clients_address_decides() 
         let content = String::from_utf8_lossy(&answer.content);
         assert_eq!((answer.status, &*content), (200, seen), "{path}");
     }
+}
+
+#[test]
+fn a_script_that_answers_425_to_early_data_is_asked_again_after_the_handshake() {
+    let paths = r#"      /script:
+        mruby.handler: |
+          was_early = false
+          proc do |env|
+            if env["HTTP_EARLY_DATA"] == "1"
+              was_early = true
+              [425, {}, []]
+            else
+              [200, {}, ["was early: #{was_early}"]]
+            end
+          end"#;
+    let server = start("num-threads: 1", paths);
+    let options = resumable(&server);
+    let mut client = Quic::new(server.port(), options);
+    for datagram in early_flight(&mut client, "/script") {
+        client.send_datagram(&datagram);
+    }
+    // When the server answers this request, it has read all datagrams of the client, which completes its handshake only now.
+    assert_eq!(Quic::open(server.port()).ask("/a.txt").status, 200);
+    client.wait_for("the response on stream 0", |client| client.has_ended(0));
+    let answer = client.answer(0).expect("the response has come");
+    let content = String::from_utf8_lossy(&answer.content);
+    assert_eq!((answer.status, &*content), (200, "was early: true"));
 }
 
 // --- slow clients --------------------------------------------------------------------------------------------------
