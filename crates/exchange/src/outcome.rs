@@ -129,6 +129,13 @@ impl Response {
         self.reason.as_deref().unwrap_or(self.status.reason())
     }
 
+    /// The response 425 of a handler that does not serve requests in TLS early data (RFC 8470 §5.2).
+    #[must_use]
+    pub fn too_early() -> Self {
+        let text = "Too Early";
+        Self::error(StatusCode::TOO_EARLY, text, text)
+    }
+
     /// An error response whose body is a short text (H2O compatibility: it has H2O's form).
     #[must_use]
     pub fn error(status: StatusCode, reason: &'static str, text: &str) -> Self {

@@ -45,7 +45,7 @@ impl PathPattern {
     }
 
     /// Returns the request variables and what the groups of the expression match in the path. `None` for groups that
-    /// match nothing, or text that is not UTF-8.
+    /// match nothing.
     pub fn variables(&self, path: &[u8]) -> impl Iterator<Item = (&Arc<str>, Option<Arc<[u8]>>)> {
         let captures = self.regex.captures(path);
         self.variables.iter().enumerate().map(move |(index, name)| {

@@ -111,8 +111,7 @@ impl Handler for AccessGuard {
             if exchange.is_early && matches!(exchange.protocol, Protocol::Http3(_)) {
                 // Early data of QUIC can come in a datagram with a forged source address. The client has shown that the address is its own
                 // when the handshake is complete; then the request runs again.
-                let text = "Too Early";
-                return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
+                return Outcome::Done(Response::too_early());
             }
             return Outcome::Declined;
         }

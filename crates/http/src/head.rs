@@ -86,6 +86,10 @@ pub fn parse_content_length(value: &[u8]) -> Option<u64> {
     Some(digits.fold(0, |sum, digit| sum * 10 + digit))
 }
 
+/// Default limit in bytes of a message's head, for clients over HTTP/1 and for backends over all protocols. H2O compatibility: H2O allows
+/// 8192 bytes for the request line and 4096 for each of 100 fields.
+pub const MAX_HEAD: usize = 417_792;
+
 /// A request head. All text is in the arena of `headers`. A connection refills the same value for each request, so that a
 /// request costs no allocation.
 ///

@@ -29,7 +29,7 @@ pub mod string_literal;
 mod time_limit;
 mod words;
 
-pub use head::{BodyLength, RequestHead, Scheme, Version, parse_content_length};
+pub use head::{BodyLength, MAX_HEAD, RequestHead, Scheme, Version, parse_content_length};
 pub use headers::{Field, Headers, Span, has_break, is_printable, is_visible};
 pub use method::Method;
 pub use name::{Known, Name, is_token, is_token_byte};

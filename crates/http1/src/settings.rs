@@ -22,15 +22,12 @@ pub struct Settings {
     pub upgrade_to_http2: bool,
 }
 
-/// Default limit of a head's length in bytes. H2O compatibility: H2O allows 8192 bytes for the request line and 4096 for
-/// each of 100 fields.
-pub(crate) const MAX_HEAD: usize = 417_792;
 pub(crate) const MAX_FIELDS: usize = 100;
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            max_head: MAX_HEAD,
+            max_head: h2o_http::MAX_HEAD,
             max_fields: MAX_FIELDS,
             limit_request_body: 1 << 30,
             request_timeout: Duration::from_secs(10),
@@ -55,7 +52,7 @@ pub struct ClientSettings {
 impl Default for ClientSettings {
     fn default() -> Self {
         Self {
-            max_head: MAX_HEAD,
+            max_head: h2o_http::MAX_HEAD,
             max_fields: MAX_FIELDS,
             max_interims: 100,
         }

@@ -24,7 +24,7 @@ impl SectionLimits {
     /// The limits for backends, of which the configuration has chosen each: as much as over the other HTTP versions.
     pub const OF_BACKENDS: Self = Self {
         continuations: 128,
-        bytes: 417_792,
+        bytes: h2o_http::MAX_HEAD,
     };
 }
 

@@ -157,8 +157,7 @@ impl Service {
         if exchange.is_early {
             // The request came as early data of TLS: it may be a replay and must not open a second connection (RFC 8470
             // §5.2).
-            let text = "Too Early";
-            return Outcome::Done(Response::error(StatusCode::TOO_EARLY, text, text));
+            return Outcome::Done(Response::too_early());
         }
         let target = match target {
             Ok(target) => target,

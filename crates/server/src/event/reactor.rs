@@ -193,7 +193,8 @@ impl Registry {
         )?)
     }
 
-    /// Stops watching a socket of the epoll set that other workers may watch as well, or a UDP socket for space for output: closing this worker's descriptor would not stop it.
+    /// Stops watching a socket of the epoll set: one that other workers may watch as well, since closing this worker's descriptor would not
+    /// stop it, or a UDP socket that is watched for space for output.
     pub(crate) fn remove(&self, socket: &impl AsFd) {
         // The result is ignored: the call only fails if the socket is not watched.
         let _ = epoll::delete(self.0.set.get_ref(), socket);

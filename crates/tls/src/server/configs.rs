@@ -329,8 +329,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// A digest of the leaf certificates and raw public keys, of the client authorities, and of the terms of QUIC. It includes the number of leaf certificates, so
-/// that no other combination of these gives the same digest.
+/// A digest of the leaf certificates and raw public keys, of the client authorities, and of the terms of QUIC. It includes the number of leaf
+/// certificates, so that no other combination of these gives the same digest.
 pub(crate) fn binding(settings: &TlsSettings, carrier: Carrier<'_>) -> Binding {
     let mut context = digest::Context::new(&digest::SHA256);
     let leaves = settings

@@ -5,7 +5,7 @@ use h2o_http::{Headers, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::record::{Parameters, Received, RecordReader, RequestRecords, encode_parameter};
-use super::{FastcgiError, FastcgiTarget, MAX_HEAD, head, head_end};
+use super::{FastcgiError, FastcgiTarget, head, head_end};
 use crate::Failure;
 use crate::stream::UpstreamStream;
 
@@ -36,7 +36,7 @@ pub(crate) async fn ask(
                     let head = head.map_err(|error| head_failure(&error))?;
                     return Ok(head.status);
                 }
-                if block.len() > MAX_HEAD {
+                if block.len() > h2o_http::MAX_HEAD {
                     return Err(failed(FastcgiError::HeadTooLong));
                 }
             }

@@ -33,9 +33,6 @@ use record::RequestRecords;
 /// A function that is called with the content of each STDERR record.
 pub type OnStderr = Rc<dyn Fn(&[u8])>;
 
-/// Limit in bytes of the header block of a response.
-const MAX_HEAD: usize = 417_792;
-
 /// A FastCGI request, except for its content.
 pub struct FastcgiRequest<'a> {
     /// The method; decides whether the request may be sent again.
@@ -240,7 +237,7 @@ async fn receive_head(exchange: &mut FastcgiExchange) -> Result<Beginning, Fastc
                 let from = received.len().saturating_sub(3);
                 received.extend_from_slice(&piece);
                 let end = head_end(&received, from);
-                if end.unwrap_or(received.len()) > MAX_HEAD {
+                if end.unwrap_or(received.len()) > h2o_http::MAX_HEAD {
                     return Err(FastcgiError::HeadTooLong);
                 }
                 if let Some(end) = end {
