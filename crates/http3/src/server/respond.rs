@@ -12,7 +12,7 @@ use crate::stream::{StreamKey, StreamState};
 
 /// The encoded field section of a response's head, which can be sent on other streams, too, as long as the QPACK encoder is in the same
 /// state.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatableSection {
     generation: (u64, u64),
     references: References,

@@ -610,14 +610,19 @@ impl Streams for Http3Streams {
         let is_repeatable = is_whole && head_len > 0 && own_priority.is_none();
         if let Some(number) = shape.kept.filter(|_| is_repeatable) {
             let section = self.engine.section_of(&head);
-            self.kept = section.map(|section| {
-                Box::new(Kept {
-                    number,
-                    section,
-                    content_len,
-                    frames: Bytes::from(frames.concat()),
-                })
-            });
+            let kept = self.kept.as_deref();
+            if kept.map(|kept| (kept.number, kept.section))
+                != section.map(|section| (number, section))
+            {
+                self.kept = section.map(|section| {
+                    Box::new(Kept {
+                        number,
+                        section,
+                        content_len,
+                        frames: Bytes::from(frames.concat()),
+                    })
+                });
+            }
         }
         // The priority is set before the head is written: queued data keeps its place in the transport's order, so the head would wait for
         // less urgent responses. For a short response of the default priority none is set: the transport then sends it before longer
