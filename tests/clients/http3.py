@@ -242,7 +242,7 @@ async def waiting_uploads():
 async def alternatives():
     """Responses have one alt-svc field for HTTP/3; where the path sets or removes alt-svc itself, the server adds none."""
     async with connected() as client:
-        for path, want in (("/hello.txt", f'h3=":{PORT}"; ma=86400'), ("/other/hello.txt", "clear"), ("/without/hello.txt", None)):
+        for path, want in (("/hello.txt", f'h3=":{PORT}"'), ("/other/hello.txt", "clear"), ("/without/hello.txt", None)):
             answer = await client.answer(client.ask(path))
             found = [value.decode() for name, value in answer.heads[0] if name == b"alt-svc"]
             assert found == ([want] if want else []), (path, found)

@@ -18,9 +18,6 @@ use crate::site::users::{find_group, find_user};
 use crate::site::warnings::warn;
 use h2o_tls::TlsSettings;
 
-/// How long clients may remember a QUIC listener, in seconds: a day, which is what RFC 7838 §3.1 has them assume.
-const ALT_SVC_SECS: u32 = 86_400;
-
 /// The listeners of a configuration, in the order in which the file first mentions them.
 #[derive(Clone, Default)]
 pub(crate) struct Listeners(pub(crate) Vec<Listener>);
@@ -707,18 +704,17 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
 }
 
 /// Notes for each host the value of the `alt-svc` field that tells clients of its QUIC listener; if the host has several such
-/// listeners, the first one.
+/// listeners, the first one. It names no time (`ma`), since the day that RFC 7838 §3.1 has clients assume is right, and each octet is sent with
+/// every response.
 pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners) {
     for listener in &listeners.0 {
         let Some(port) = listener.port().filter(|_| listener.quic.is_some()) else {
             continue;
         };
         for &host in listener.hosts.iter().flatten() {
-            hosts[host as usize].alt_svc.get_or_insert_with(|| {
-                format!("h3=\":{port}\"; ma={ALT_SVC_SECS}")
-                    .into_bytes()
-                    .into()
-            });
+            hosts[host as usize]
+                .alt_svc
+                .get_or_insert_with(|| format!("h3=\":{port}\"").into_bytes().into());
         }
     }
 }
