@@ -129,12 +129,22 @@ impl Example {
     }
 }
 
+/// A file with a ticket key, as the directive `ssl-session-resumption` describes it.
+const TICKET_KEYS: &str = "- name: 00112233445566778899aabbccddeeff
+  cipher: aes-128-cbc
+  hash: sha256
+  key: 000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f
+  not_before: 0
+  not_after: 9999999999
+";
+
 /// Creates in the folder what the examples mention: directories, files, and certificates that are valid for their host names.
 pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
     for path in examples.clone().flat_map(Example::paths) {
         let path = path.trim_start_matches('/');
         let is_file = Path::new(path).extension().is_some() || path.ends_with("log");
-        if !is_file && !path.contains('*') {
+        // The server makes the directory of a cache itself.
+        if !is_file && !path.contains('*') && !path.starts_with("var/cache/") {
             folder.make_dir(path);
             continue;
         }
@@ -152,6 +162,8 @@ pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> 
             .any(|it| path.ends_with(it))
         {
             folder.write(path, "");
+        } else if path.ends_with("tickets.yaml") {
+            folder.write(path, TICKET_KEYS);
         } else if path.ends_with(".sh") {
             let program = folder.write(path, "#!/bin/sh\n");
             let executable = std::fs::Permissions::from_mode(0o755);

@@ -44,6 +44,12 @@ pub trait Resource: Send + Sync {
     /// The message about the failure, for the user who starts the server.
     fn open(&self) -> Result<(), String>;
 
+    /// Looks, with the rights of the user who starts the server, for what [`Self::open`] would report, without changing anything. Called
+    /// when a configuration is only tested.
+    fn check(&self) -> Option<Error> {
+        None
+    }
+
     /// Tells the process that keeps the rights of the starting user that this file or pipe will be opened.
     fn announce(&self) {}
 

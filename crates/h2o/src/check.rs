@@ -18,6 +18,7 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
     let mut warnings = loaded.warnings.clone();
     warnings.extend(loaded.inspect_as_starting_user());
     warnings.extend(loaded.inspect_ports());
+    warnings.extend(loaded.inspect_resources());
     warnings.extend(check_loader(loaded));
     // The change of user is not undone: from here on only files are read, with the rights of the user that the server runs as.
     let own = nix::unistd::Uid::effective();

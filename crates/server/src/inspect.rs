@@ -3,7 +3,7 @@
 
 use h2o_config::Error;
 use h2o_exchange::{
-    CertificateInfo, Certificates, Clock, HostName, PathCheck, PathChecks, RunningUser,
+    CertificateInfo, Certificates, Clock, HostName, PathCheck, PathChecks, Resources, RunningUser,
 };
 
 use crate::site::listen::Listeners;
@@ -48,6 +48,15 @@ impl LoadedConfig {
         let listeners = self.site.shared.get::<Listeners>();
         let failures = probe(&listeners, &self.settings());
         failures.iter().map(Error::to_warning).collect()
+    }
+
+    /// Checks, with the rights of the user that starts the server, what its start would open. Called only for `-t`: a start tells by
+    /// itself what it cannot open.
+    #[must_use]
+    pub fn inspect_resources(&self) -> Vec<String> {
+        let resources = self.site.shared.get::<Resources>();
+        let failures = resources.0.iter().map(|resource| resource.check());
+        failures.flatten().map(|error| error.to_warning()).collect()
     }
 
     /// Checks, with the rights of the user that the server runs as, the files that it reads while it runs: document roots.

@@ -322,7 +322,13 @@ fn ticket_store(attributes: &Attributes<'_>) -> Result<TicketStore, Error> {
                 let error = node.error("mandatory attribute `file` is missing");
                 return Err(error.with_hint("write `ticket-file: FILE`"));
             };
-            Ok(TicketStore::File(SharedTicketFile::new(file.scalar()?)))
+            let place = file
+                .error("")
+                .in_command("ssl-session-resumption", &file.pos);
+            Ok(TicketStore::File(SharedTicketFile::new(
+                file.scalar()?,
+                place,
+            )))
         }
         index => {
             let (store, key) = match index {

@@ -4,6 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use h2o_config::Error;
 use h2o_exchange::Resource;
 use h2o_log::report;
 
@@ -18,6 +19,8 @@ const POLL_SECS: u64 = 10;
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTicketFile {
     path: Box<str>,
+    /// Position of the path in the configuration.
+    place: Error,
     opened: Arc<Mutex<Option<(TicketFile, KeyRing)>>>,
 }
 
@@ -30,9 +33,11 @@ impl PartialEq for SharedTicketFile {
 impl Eq for SharedTicketFile {}
 
 impl SharedTicketFile {
-    pub(crate) fn new(path: &str) -> Self {
+    /// `place` is an error that has the position of the path in the configuration, and no text.
+    pub(crate) fn new(path: &str, place: Error) -> Self {
         Self {
             path: path.into(),
+            place,
             opened: Arc::default(),
         }
     }
@@ -59,6 +64,12 @@ impl Resource for SharedTicketFile {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         *opened = Some((file, ring));
         Ok(())
+    }
+
+    fn check(&self) -> Option<Error> {
+        let mut error = self.place.clone();
+        error.message = TicketFile::new(&self.path).poll(unix_now()).err()?;
+        Some(error.with_hint("without its keys clients make full handshakes"))
     }
 }
 

@@ -87,7 +87,8 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         None => 256 << 20,
     };
     let user = scope.shared.get::<h2o_exchange::ConfiguredUser>().0.clone();
-    let next = VariantStore::new(path, size, user);
+    let place = directory.error("").in_command(command.name, &directory.pos);
+    let next = VariantStore::new(path, size, user, place);
     let running = scope.running.as_ref();
     let running = running.and_then(|site| site.shared.get::<ConfiguredStore>().0.clone());
     let store = running.filter(|running| running.is_same_as(&next));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString, OsStr};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -11,9 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
+use h2o_config::Error;
 use h2o_exchange::Resource;
 use h2o_log::reason;
-use nix::unistd::{User, geteuid};
+use nix::unistd::{Uid, User, geteuid};
 
 use super::{WantedVariant, shown};
 use crate::coding::Coding;
@@ -62,6 +63,8 @@ pub(in crate::file) struct VariantStore {
     size: u64,
     /// The value of the directive `user`: the user that the server runs as.
     running_user: Option<Arc<str>>,
+    /// Position of the path in the configuration.
+    place: Error,
     queue: Mutex<Queue>,
     /// Wakes the compressing thread when `queue` has changed.
     changed: Condvar,
@@ -81,11 +84,18 @@ pub(super) struct Queue {
 }
 
 impl VariantStore {
-    pub(super) fn new(directory: Box<[u8]>, size: u64, running_user: Option<Arc<str>>) -> Self {
+    /// `place` is an error that has the position of the path in the configuration, and no text.
+    pub(super) fn new(
+        directory: Box<[u8]>,
+        size: u64,
+        running_user: Option<Arc<str>>,
+        place: Error,
+    ) -> Self {
         Self {
             directory: Path::new(OsStr::from_bytes(&directory)).into(),
             size,
             running_user,
+            place,
             queue: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -225,28 +235,37 @@ impl VariantStore {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(failed("make the directory of compress.cache", &error)),
         };
-        let user = self.running_user.as_deref().unwrap_or(DEFAULT_USER);
-        let user = geteuid()
-            .is_root()
-            .then(|| User::from_name(user).ok().flatten())
-            .flatten();
-        let owner = user.map_or_else(geteuid, |user| user.uid);
+        let owner = self.owner();
         if is_new && owner != geteuid() {
             nix::unistd::chown(directory, Some(owner), None)
                 .map_err(|error| failed("change the owner of", &error.into()))?;
         }
         let found =
             fs::metadata(directory).map_err(|error| failed("read the attributes of", &error))?;
+        self.check_existing(&found)
+            .map_err(|problem| format!("compress.cache: {problem}"))
+    }
+
+    /// The user that owns the directory if the server has made it.
+    fn owner(&self) -> Uid {
+        let user = self.running_user.as_deref().unwrap_or(DEFAULT_USER);
+        let user = geteuid()
+            .is_root()
+            .then(|| User::from_name(user).ok().flatten())
+            .flatten();
+        user.map_or_else(geteuid, |user| user.uid)
+    }
+
+    /// Checks that what is at the path is a directory to which nobody but the server's user can write.
+    fn check_existing(&self, found: &Metadata) -> Result<(), String> {
+        let directory = &self.directory;
         if !found.is_dir() {
-            return Err(format!(
-                "compress.cache: {} is not a directory",
-                shown(directory)
-            ));
+            return Err(format!("{} is not a directory", shown(directory)));
         }
-        let is_ours = found.uid() == owner.as_raw() || found.uid() == 0;
+        let is_ours = found.uid() == self.owner().as_raw() || found.uid() == 0;
         if !is_ours || found.mode() & 0o022 != 0 {
             return Err(format!(
-                "compress.cache: others than the server's user can write to {}, and so replace what the server sends; use a \
+                "others than the server's user can write to {}, and so replace what the server sends; use a \
                  directory of its own with mode 0700",
                 shown(directory)
             ));
@@ -258,6 +277,24 @@ impl VariantStore {
 impl Resource for VariantStore {
     fn open(&self) -> Result<(), String> {
         self.prepare()
+    }
+
+    fn check(&self) -> Option<Error> {
+        let directory = &self.directory;
+        let parent = directory.parent().filter(|it| !it.as_os_str().is_empty());
+        let message = match fs::metadata(directory) {
+            Ok(found) => self.check_existing(&found).err()?,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                format!("{}: {}", shown(directory), reason(&error))
+            }
+            Err(_) => {
+                let parent = parent.filter(|parent| !parent.is_dir())?;
+                format!("there is no directory {}", shown(parent))
+            }
+        };
+        let mut error = self.place.clone();
+        error.message = message;
+        Some(error.with_hint("the server does not start with it"))
     }
 }
 
