@@ -8,6 +8,7 @@ mod http3_client;
 mod identity;
 mod trick;
 
+use std::future::poll_fn;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::rc::Rc;
@@ -41,6 +42,29 @@ impl Handler for Measure {
 
     fn body_use(&self, _: &Exchange) -> BodyUse {
         BodyUse::Whole
+    }
+}
+
+/// A handler that answers with the length of the request body, which it pulls as it comes.
+struct Pull;
+
+impl Handler for Pull {
+    fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let RequestBody::Stream(pipe) = std::mem::take(&mut exchange.body) else {
+            return Outcome::Declined;
+        };
+        Outcome::Later(Box::pin(async move {
+            let mut count = 0;
+            while let Some(Ok(piece)) = poll_fn(|task| pipe.poll_next(task)).await {
+                count += piece.len();
+            }
+            let body = Body::Bytes(format!("{count} bytes").into());
+            Outcome::Done(Response::new(StatusCode::OK, Headers::new(), body))
+        }))
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Stream
     }
 }
 
@@ -133,6 +157,7 @@ impl Handler for Counted {
 const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.handlers", |scope, command| {
     for name in command.node.scalar()?.split(' ') {
         scope.handlers.push(match name {
+            "pull" => Box::new(Pull),
             "wrap" => Box::new(Wrap),
             "later" => Box::new(Later),
             "no-text" => Box::new(NoText),
@@ -622,6 +647,12 @@ fn guards_answer_before_the_body_is_collected() {
       /try-behind: {{ file.dir: {root}, file.try-files: /users }}
       /try-twice: {{ file.try-files: /to-users/$path, file.dir: {root} }}
       /try-measure: {{ file.try-files: /measure, file.dir: {root} }}
+      /pull-denied: {{ deny: all, test.handlers: pull }}
+      /pull-closed: {{ maintenance: {page}, test.handlers: pull }}
+      /pull-users: {{ auth.basic: {{ file: {users}, realm: staff }}, test.handlers: pull }}
+      /to-pull-users: {{ rewrite: {{ match: '^', to: /pull-users }} }}
+      /try-pull-users: {{ file.try-files: [ '$path.html', /pull-users ], file.dir: {root} }}
+      /pull: {{ allow: all, auth.basic: {{ file: {users}, realm: staff }}, test.handlers: pull }}
       /open: {{ allow: all, maintenance: {}, auth.basic: {{ file: {users}, realm: staff }}, test.handlers: measure }}
 ",
         missing.display()
@@ -645,6 +676,12 @@ fn guards_answer_before_the_body_is_collected() {
             ("/try-users-first/c", "401 [\"www-authenticate\"] "),
             ("/try-behind/e", "401 [\"www-authenticate\"] "),
             ("/try-twice/d", "401 [\"www-authenticate\"] "),
+            // The last handler would pull the body as it comes.
+            ("/pull-denied", "403 [] forbidden"),
+            ("/pull-closed", "503 [] closed for today"),
+            ("/pull-users", "401 [\"www-authenticate\"] "),
+            ("/to-pull-users", "401 [\"www-authenticate\"] "),
+            ("/try-pull-users/f", "401 [\"www-authenticate\"] "),
         ] {
             for expect in [&[][..], &[("expect", "100-continue")]] {
                 let server = start_with("", &paths);
@@ -661,12 +698,35 @@ fn guards_answer_before_the_body_is_collected() {
         let server = start_with("", &paths);
         let mut client = Client::connect(&server, version);
         let fresh = format!("/try-measure/{version:?}");
-        let paths = ["/open", "/open", "/to-measure", &fresh, &fresh];
+        let paths = [
+            "/open",
+            "/pull",
+            "/pull",
+            "/open",
+            "/to-measure",
+            &fresh,
+            &fresh,
+        ];
         for path in paths {
             let counted = client.ask(Request::Expect(path, 30_000));
             assert_eq!(counted, answered(&[100, 200], "30000 bytes"), "{version:?}");
         }
     }
+}
+
+#[test]
+fn a_connection_is_not_announced_to_last_if_the_rest_of_a_body_is_not_read() {
+    // The first handler answers; the body would have been pulled by the second one.
+    let server = start_with("", "      /answered: { test.handlers: counted pull }\n");
+    let mut socket = patient(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
+    let head = "POST /answered HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n";
+    socket.write_all(head.as_bytes()).unwrap();
+    socket.write_all(&[b'x'; 200_000]).unwrap();
+    let mut lines = BufReader::new(socket).lines().map_while(Result::ok);
+    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    assert!(head[0].starts_with("HTTP/1.1 200 "), "{head:?}");
+    let closes = |line: &String| line.eq_ignore_ascii_case("connection: close");
+    assert!(head.iter().any(closes), "{head:?}");
 }
 
 #[test]

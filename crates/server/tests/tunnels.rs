@@ -105,6 +105,19 @@ impl Handler for Tunnels {
     }
 }
 
+/// A handler that lets every request through, and gets the bodies of requests as a whole, as scripts do.
+struct Doorkeeper;
+
+impl Handler for Doorkeeper {
+    fn on_request(&self, _: &mut Exchange) -> Outcome {
+        Outcome::Declined
+    }
+
+    fn body_use(&self, _: &Exchange) -> BodyUse {
+        BodyUse::Whole
+    }
+}
+
 fn text(status: StatusCode, text: &'static str) -> Response {
     Response::new(status, Headers::new(), Body::Bytes(text.into()))
 }
@@ -164,16 +177,24 @@ impl BodySource for Flood {
     }
 }
 
-const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.tunnels", |scope, _| {
+const DIRECTIVES: &[Directive<Scope>] = &[handlers("test.tunnels", |scope, command| {
+    if command.node.as_str() == Some("GUARDED") {
+        scope.handlers.push(Box::new(Doorkeeper));
+    }
     scope.handlers.push(Box::new(Tunnels));
     Ok(())
 })];
 
 /// Starts the server; its `header.add` marks the responses that have passed the filters.
 fn start(settings: &str) -> Embedded {
+    start_with("ON", settings)
+}
+
+/// Like [`start`]; if `value` is `GUARDED`, requests go through a [`Doorkeeper`] first.
+fn start_with(value: &str, settings: &str) -> Embedded {
     Embedded::start(DIRECTIVES, |port| {
         format!(
-            "num-threads: 1\n{settings}\nheader.add: 'x-filtered: yes'\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n      /: {{ test.tunnels: ON }}\n"
+            "num-threads: 1\n{settings}\nheader.add: 'x-filtered: yes'\nlisten: {{ host: 127.0.0.1, port: {port} }}\nhosts:\n  default:\n    paths:\n      /: {{ test.tunnels: {value} }}\n"
         )
     })
 }
@@ -229,8 +250,11 @@ const WAYS: [Way; 2] = [
 
 #[test]
 fn http_1_tunnels_carry_what_comes_from_the_first_byte_to_the_last() {
-    let server = start("");
-    for (request, answer) in WAYS {
+    for (value, (request, answer)) in ["ON", "GUARDED"]
+        .into_iter()
+        .flat_map(|value| WAYS.map(|way| (value, way)))
+    {
+        let server = start_with(value, "");
         for what in ["echo", "later"] {
             let mut stream = connect(&server);
             // The client sends data without waiting for the response.
@@ -466,24 +490,26 @@ fn tunnels_outlive_the_graceful_end_of_the_server() {
 
 #[test]
 fn http_2_has_plain_and_extended_connect() {
-    let server = start("");
-    let mut client = Client::connect(server.port);
-    let plain = client.connect_plain("later.test:1");
-    let extended = client.connect_to("/later/x", "foo");
-    for id in [plain, extended] {
-        // The client sends into the tunnel before the response has come. The response is 200 in HTTP/2 where HTTP/1 has 101.
-        client.send(id, b"early", false);
-    }
-    for id in [plain, extended] {
-        client.until_content(id, 5);
-        client.send(id, b" bird", true);
-        client.until_content(id, 10);
-        assert_eq!(client.content(id), b"early bird");
-    }
-    let seen = client.settle().join("; ");
-    for id in [plain, extended] {
-        assert!(!seen.contains(&format!("{id} reset")), "{seen}");
-        assert!(seen.contains(&format!("{id} 0 bytes.")), "{seen}");
+    for value in ["ON", "GUARDED"] {
+        let server = start_with(value, "");
+        let mut client = Client::connect(server.port);
+        let plain = client.connect_plain("later.test:1");
+        let extended = client.connect_to("/later/x", "foo");
+        for id in [plain, extended] {
+            // The client sends into the tunnel before the response has come. The response is 200 in HTTP/2 where HTTP/1 has 101.
+            client.send(id, b"early", false);
+        }
+        for id in [plain, extended] {
+            client.until_content(id, 5);
+            client.send(id, b" bird", true);
+            client.until_content(id, 10);
+            assert_eq!(client.content(id), b"early bird");
+        }
+        let seen = client.settle().join("; ");
+        for id in [plain, extended] {
+            assert!(!seen.contains(&format!("{id} reset")), "{seen}");
+            assert!(seen.contains(&format!("{id} 0 bytes.")), "{seen}");
+        }
     }
 }
 

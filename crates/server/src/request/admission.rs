@@ -28,6 +28,8 @@ pub(crate) enum Admission {
     CollectOnceGuarded(Collector, WaitingStep),
     /// Run the handlers once the first bytes of the body have come; the handlers pull the rest.
     Stream,
+    /// Like [`Admission::Stream`], but only after this step has let the request through.
+    StreamOnceGuarded(WaitingStep),
     /// Like [`Admission::Stream`], but run the handlers now: one of them decides whether the client may send the body (100
     /// Continue).
     StreamOnceAsked,
@@ -69,10 +71,12 @@ pub(crate) fn admit(
             Guarded::Waiting(step) => waiting = Some(step),
         }
     }
-    let body_use = routing::body_use(exchange);
-    if asks_for_tunnel && body_use == BodyUse::Stream {
+    // Handlers that want a whole body, such as scripts, see none here: they only decide whether the request gets to the one that opens
+    // the tunnel.
+    if asks_for_tunnel && routing::may_open_tunnel(exchange) {
         return Admission::Tunnel;
     }
+    let body_use = routing::body_use(exchange);
     if exchange.request.body == BodyLength::Tunnel {
         let text = "Method Not Allowed";
         let status = StatusCode::METHOD_NOT_ALLOWED;
@@ -94,26 +98,37 @@ pub(crate) fn admit(
             let collector = Collector::unwanted(exchange.request.body);
             collector.map_or(Admission::StartUnwanted, Admission::Collect)
         }
-        BodyUse::Stream if pending.expects_continue && routing::handles_expect(exchange) => {
-            Admission::StreamOnceAsked
-        }
-        BodyUse::Stream => Admission::Stream,
-        BodyUse::Whole => {
+        BodyUse::Stream | BodyUse::Whole => {
             let step = match waiting.map_or_else(|| guards::run(exchange, 0), Guarded::Waiting) {
                 Guarded::Passed => None,
                 Guarded::Answered(response) => return Admission::Refuse(response),
                 Guarded::Waiting(step) => Some(step),
             };
-            let announced = exchange.request.body;
-            if matches!(announced, BodyLength::Known(len) if len > setup.temp_buffer_max_size) {
-                return Admission::Refuse(answers::too_large(context));
-            }
-            let collector = Collector::new(context, setup, announced);
-            match step {
-                None => Admission::Collect(collector),
-                Some(step) => Admission::CollectOnceGuarded(collector, step),
+            match body_use {
+                BodyUse::Whole => collect(context, setup, exchange.request.body, step),
+                _ if pending.expects_continue && routing::handles_expect(exchange) => {
+                    Admission::StreamOnceAsked
+                }
+                _ => step.map_or(Admission::Stream, Admission::StreamOnceGuarded),
             }
         }
+    }
+}
+
+/// Has a request's body collected, whose length is `announced`, once `step` has let the request through.
+fn collect(
+    context: &Context,
+    setup: &Setup,
+    announced: BodyLength,
+    step: Option<WaitingStep>,
+) -> Admission {
+    if matches!(announced, BodyLength::Known(len) if len > setup.temp_buffer_max_size) {
+        return Admission::Refuse(answers::too_large(context));
+    }
+    let collector = Collector::new(context, setup, announced);
+    match step {
+        None => Admission::Collect(collector),
+        Some(step) => Admission::CollectOnceGuarded(collector, step),
     }
 }
 

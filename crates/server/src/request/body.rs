@@ -50,9 +50,9 @@ impl Requests {
                 collecting.is_complete = is_end;
                 self.collect(streams, turn, id);
             }
-            Phase::AwaitingBody => {
+            Phase::AwaitingBody(_) => {
                 self.push_upload(streams, turn, id, piece, is_end);
-                if !S::RULES.reads_on_demand {
+                if !S::RULES.reads_on_demand && self.pass_guards(streams, turn, id) {
                     self.start_awaiting(streams, turn, id);
                 }
             }
@@ -82,8 +82,12 @@ impl Requests {
             return BodyRoom::Unwanted;
         };
         match &slot.phase {
-            Phase::Collecting(_) if slot.is(Mark::Waiting) => BodyRoom::Full,
-            Phase::Collecting(_) | Phase::AwaitingBody if slot.upload.is_none() => BodyRoom::Free,
+            Phase::Collecting(_) | Phase::AwaitingBody(Some(_)) if slot.is(Mark::Waiting) => {
+                BodyRoom::Full
+            }
+            Phase::Collecting(_) | Phase::AwaitingBody(_) if slot.upload.is_none() => {
+                BodyRoom::Free
+            }
             _ => {
                 let waker = slot.waker(turn, id);
                 let Some(upload) = &slot.upload else {
@@ -107,7 +111,9 @@ impl Requests {
     /// Whether the first bytes of the request body have come, for which the request waited, so that it can start.
     pub(crate) fn has_begun_body(&self, id: SlotId) -> bool {
         let slot = self.slots.get(id);
-        slot.is_some_and(|slot| matches!(slot.phase, Phase::AwaitingBody) && slot.upload.is_some())
+        slot.is_some_and(|slot| {
+            matches!(slot.phase, Phase::AwaitingBody(None)) && slot.upload.is_some()
+        })
     }
 
     /// Continues to collect a request body: raises the client's flow-control window by the bytes that have been stored, and runs
@@ -198,7 +204,7 @@ impl Requests {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
-        if !matches!(slot.phase, Phase::AwaitingBody) {
+        if !matches!(slot.phase, Phase::AwaitingBody(None)) {
             return;
         }
         let upload = slot

@@ -127,7 +127,7 @@ impl Requests {
         match self.slots.get(id).map(|slot| &slot.phase) {
             None if self.flushing.is_some() => Stage::Flushing,
             None => Stage::Free,
-            Some(Phase::Collecting(_) | Phase::AwaitingBody) => Stage::Receiving,
+            Some(Phase::Collecting(_) | Phase::AwaitingBody(_)) => Stage::Receiving,
             Some(Phase::Sending(_)) => Stage::Sending,
             Some(Phase::Flushing) => Stage::Flushing,
             Some(
@@ -278,7 +278,7 @@ impl Requests {
                 Phase::Queued => self.queue.retain(|other| *other != id),
                 Phase::InStep
                 | Phase::Collecting(_)
-                | Phase::AwaitingBody
+                | Phase::AwaitingBody(_)
                 | Phase::Running(_)
                 | Phase::Promised(_)
                 | Phase::Sending(_)
@@ -359,7 +359,7 @@ impl Requests {
         };
         let is_expected = match slot.phase {
             Phase::Collecting(_)
-            | Phase::AwaitingBody
+            | Phase::AwaitingBody(_)
             | Phase::Queued
             | Phase::Running(_)
             | Phase::HalfClosed(_) => true,

@@ -372,7 +372,7 @@ impl Requests {
             // Nothing is sent: the client has reset the promised stream, and another request may have its slot.
             phase @ (Phase::InStep
             | Phase::Collecting(_)
-            | Phase::AwaitingBody
+            | Phase::AwaitingBody(_)
             | Phase::Queued
             | Phase::Sending(_)
             | Phase::Flushing

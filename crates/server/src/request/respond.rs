@@ -1,9 +1,10 @@
 //! Sends responses: heads, short bodies together with their heads, longer bodies by pulling them from their sources. Ends requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::task::{Context as TaskContext, Waker};
 
-use h2o_exchange::{Body, BodyError, Counter, Exchange, ExchangeRef, Response};
+use h2o_exchange::{Body, BodyError, Counter, Exchange, ExchangeRef, RequestBody, Response};
 use h2o_http::{BodyLength, Method, StatusCode};
 
 use super::content::{Content, PullResult, Source};
@@ -45,6 +46,9 @@ impl Requests {
         if response.status.as_u16() >= 400 && turn.pay(Cost::Refusal.units()).is_err() {
             self.is_overdrawn = true;
             streams.stop_input(id, StopReason::Overdrawn);
+        }
+        if !opens_tunnel {
+            drop_unread_body(this);
         }
         if self.is_body_abandoned(id) {
             streams.stop_input(id, StopReason::Abandoned);
@@ -486,4 +490,16 @@ fn earn_by(turn: &mut Turn<'_>, exchange: &ExchangeRef) {
 fn is_logged(exchange: &ExchangeRef) -> bool {
     let exchange = exchange.borrow();
     !exchange.site.path(exchange.route).loggers.is_empty()
+}
+
+/// Abandons the request's body if nobody pulls it: a handler that does not use the body has answered, before the one for which the body
+/// streams.
+fn drop_unread_body(exchange: &mut Exchange) {
+    // The slot of the request and the exchange have a handle each; whoever pulls the body has a third one.
+    if let RequestBody::Stream(pipe) = &exchange.body
+        && Rc::strong_count(pipe) <= 2
+    {
+        pipe.abandon();
+        exchange.body = RequestBody::None;
+    }
 }

@@ -89,6 +89,12 @@ pub(crate) fn body_use(exchange: &Exchange) -> BodyUse {
     first_content_user(exchange).map_or(BodyUse::None, |(_, body_use)| body_use)
 }
 
+/// Whether one of the path's handlers pulls the body of the request, and so can open the tunnel that the request asks for.
+pub(crate) fn may_open_tunnel(exchange: &Exchange) -> bool {
+    let handlers = &exchange.site.path(exchange.route).handlers;
+    (handlers.iter()).any(|handler| handler.body_use(exchange) == BodyUse::Stream)
+}
+
 /// Whether the handler that pulls the request body also decides whether the client may send it (100 Continue).
 pub(crate) fn handles_expect(exchange: &Exchange) -> bool {
     first_content_user(exchange).is_some_and(|(handler, _)| handler.handles_expect())

@@ -140,7 +140,7 @@ impl Requests {
             }
             Admission::Tunnel => self.start_tunnel(streams, turn, id, exchange),
             Admission::StreamOnceAsked => {
-                self.await_body(id, exchange, Phase::AwaitingBody);
+                self.await_body(id, exchange, Phase::AwaitingBody(None));
                 if let Some(slot) = self.slots.get_mut(id) {
                     slot.awaits_continue = true;
                 }
@@ -150,7 +150,14 @@ impl Requests {
                 if expects_continue {
                     send_continue(streams, turn, id, &exchange);
                 }
-                self.await_body(id, exchange, Phase::AwaitingBody);
+                self.await_body(id, exchange, Phase::AwaitingBody(None));
+            }
+            Admission::StreamOnceGuarded(step) => {
+                self.await_body(id, exchange, Phase::AwaitingBody(Some(step)));
+                if let Some(slot) = self.slots.get_mut(id) {
+                    slot.awaits_continue = expects_continue;
+                }
+                self.pass_guards(streams, turn, id);
             }
             Admission::Collect(collector) => {
                 if expects_continue {
@@ -171,7 +178,7 @@ impl Requests {
     }
 
     /// Polls the step that a request waits for, if any, such as a guard (a handler that only refuses or lets through), before more of
-    /// the request's body is collected. Returns whether the body may be collected.
+    /// the request's body is collected or the handlers run that pull it. Returns whether the body may be read.
     pub(super) fn pass_guards<S: Streams>(
         &mut self,
         streams: &mut S,
@@ -181,10 +188,10 @@ impl Requests {
         let Some(slot) = self.slots.get_mut(id) else {
             return false;
         };
-        let Phase::Collecting(collecting) = &mut slot.phase else {
+        let Some(awaited) = slot.phase.awaited_step() else {
             return false;
         };
-        let Some(step) = collecting.awaited.take() else {
+        let Some(step) = awaited.take() else {
             return true;
         };
         let waker = slot.waker(turn, id);
@@ -193,8 +200,8 @@ impl Requests {
         };
         match step.poll(&exchange, &mut TaskContext::from_waker(&waker)) {
             Guarded::Waiting(step) => {
-                if let Phase::Collecting(collecting) = &mut slot.phase {
-                    collecting.awaited = Some(step);
+                if let Some(awaited) = slot.phase.awaited_step() {
+                    *awaited = Some(step);
                 }
                 // The request now waits for the guard and not for the client, who may be unable to send more of the body before the guard
                 // decides.
@@ -444,8 +451,13 @@ impl Requests {
                     }
                 }
                 Phase::Collecting(_) => self.collect(streams, turn, id),
+                Phase::AwaitingBody(Some(_)) => {
+                    if self.pass_guards(streams, turn, id) && self.has_begun_body(id) {
+                        self.start_awaiting(streams, turn, id);
+                    }
+                }
                 Phase::InStep
-                | Phase::AwaitingBody
+                | Phase::AwaitingBody(None)
                 | Phase::Queued
                 | Phase::Promised(_)
                 | Phase::Flushing

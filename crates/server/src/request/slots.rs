@@ -8,6 +8,7 @@ use h2o_exchange::{BodySource, Exchange, ExchangeRef, Response};
 
 use super::collect::BodyCollection;
 use super::content::Content;
+use super::guards::WaitingStep;
 use super::streams::SlotId;
 use super::upload::Upload;
 use crate::flow::Turn;
@@ -35,8 +36,8 @@ pub(super) enum Phase {
     InStep,
     /// The request waits until the server has collected its whole body.
     Collecting(BodyCollection),
-    /// The request waits for the first bytes of its body, which its handler will pull.
-    AwaitingBody,
+    /// The request waits for the first bytes of its body, which its handler will pull; before that for this step, if there is one.
+    AwaitingBody(Option<WaitingStep>),
     /// The request waits until fewer requests run, or the TLS handshake has ended.
     Queued,
     /// The request waits for the response of this handler.
@@ -53,6 +54,17 @@ pub(super) enum Phase {
     /// The response was sent, and the request waits for the client's END_STREAM: until it comes, the rest of the request's body
     /// is read and dropped.
     InGrace,
+}
+
+impl Phase {
+    /// The place of the step, such as a guard, that a request waits for before its body is read; `None` in other phases.
+    pub(super) const fn awaited_step(&mut self) -> Option<&mut Option<WaitingStep>> {
+        match self {
+            Self::Collecting(collecting) => Some(&mut collecting.awaited),
+            Self::AwaitingBody(step) => Some(step),
+            _ => None,
+        }
+    }
 }
 
 /// Properties of requests; the table counts how many requests have each of them.
@@ -120,7 +132,7 @@ impl StreamSlot {
             Phase::Promised(response) => response.body.retained(),
             Phase::HalfClosed(Some(source)) => source.retained(),
             Phase::InStep
-            | Phase::AwaitingBody
+            | Phase::AwaitingBody(_)
             | Phase::Queued
             | Phase::Running(_)
             | Phase::Flushing
