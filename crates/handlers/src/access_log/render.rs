@@ -92,6 +92,8 @@ impl Line<'_> {
                 authority => authority,
             }),
             Field::HostName => self.text(host_name(exchange)),
+            // Clients choose what the groups of regular-expression paths contain. H2O compatibility: other variables are written as they are.
+            Field::Env(name) if name.starts_with("PATH_") => self.text(exchange.env(name)?),
             Field::Env(name) => self.octets(exchange.env(name)?),
             Field::RequestHeader(name) => self.text(request_headers(exchange).get(name.as_name())?),
             Field::Upgrade => self.unless_empty(exchange.request.upgrade()),

@@ -315,6 +315,16 @@ fn text_of_peers_is_escaped_and_variables_are_not() {
         assert_eq!(line(format, Escape::Json, &exchange), json, "{format}");
     }
     assert_eq!(line("%{REMOTE_USER}e", Escape::Json, &exchange), nasty);
+    // This one is the group of a path's regular expression.
+    let group = "x\n200 \"forged\"";
+    (exchange.env).push(("PATH_user".into(), group.as_bytes().into()));
+    let escaped = [
+        (Escape::Apache, r"x\x0a200 \x22forged\x22"),
+        (Escape::Json, r#"x\u000a200 \"forged\""#),
+    ];
+    for (escape, want) in escaped {
+        assert_eq!(line("%{PATH_user}e", escape, &exchange), want);
+    }
     assert_eq!(
         line("%r", Escape::Json, &exchange),
         format!("GET {json} HTTP/1.1")

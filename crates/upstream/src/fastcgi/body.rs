@@ -69,6 +69,10 @@ impl BodySource for FastcgiBody {
             let Some(exchange) = &mut self.exchange else {
                 return match self.failure.take() {
                     Some(text) => self.fail(text),
+                    // Filters may have removed the announced length from the response, so nobody else would notice.
+                    None if self.left.take_if(|left| *left > 0).is_some() => {
+                        self.fail("the response body is shorter than announced".into())
+                    }
                     None => Poll::Ready(None),
                 };
             };
