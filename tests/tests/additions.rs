@@ -190,6 +190,40 @@ fn files_are_tried_before_the_last_element() {
 }
 
 #[test]
+fn pages_may_read_errors_whose_document_comes_from_another_path() {
+    let server = start(
+        "      /: { file.dir: @DIR@/www, cors: { origins: [https://a.example] } }
+      /documented:
+        file.dir: @DIR@/www
+        cors: { origins: [https://a.example], credentials: YES, expose: etag }
+        error-doc: { status: 404, url: /a.txt }
+      /elsewhere:
+        file.dir: @DIR@/www
+        error-doc: { status: 404, url: /a.txt }
+",
+    );
+    let names = [
+        "access-control-allow-origin",
+        "access-control-allow-credentials",
+        "access-control-expose-headers",
+        "vary",
+    ];
+    for (path, want) in [
+        ("/documented", "https://a.example; true; etag; origin"),
+        ("/elsewhere", "-; -; -; -"),
+    ] {
+        let response = server.ask(&format!("GET {path}/none\nOrigin: https://a.example"));
+        let values = names.map(|name| response.field(name).unwrap_or("-").to_owned());
+        let text = response.text();
+        assert_eq!(
+            (response.code(), text.trim(), &*values.join("; ")),
+            (404, "this is a.txt", want),
+            "{path}"
+        );
+    }
+}
+
+#[test]
 fn pages_of_named_origins_may_ask() {
     let backend = Backend::answering(FINE);
     let server = start(&format!(

@@ -213,6 +213,10 @@ impl Handler for Preflight {
 
 impl Filter for CorsFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
+        if exchange.error_document {
+            // The fields of the error's response stay: the request for the document has no `origin`.
+            return FilterResult::Continue;
+        }
         let rules = &self.0;
         let headers = &mut response.headers;
         let credentials = Name::from_lower("access-control-allow-credentials");

@@ -13,6 +13,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::open::{self, Access, LOOK};
+use super::settings::{FileSettings, SendCompressed};
 use crate::redirect::key_of;
 
 pub(super) const TRY_FILES: Directive<Scope> = Directive {
@@ -162,17 +163,44 @@ impl TryFilesHandler {
         let Some(root) = settings.peek::<Root>().and_then(|root| root.0.clone()) else {
             return Some(Search::Done(Found::Nothing));
         };
-        if let Ok(found) = self.0.find(&root, rest, Access::InMemory) {
+        let directory = Directory {
+            root,
+            settings: settings.peek::<FileSettings>().unwrap_or_default(),
+        };
+        if let Ok(found) = self.0.find(&directory, rest, Access::InMemory) {
             return Some(Search::Done(found));
         }
         let (elements, rest) = (Arc::clone(&self.0), rest.to_vec());
         Some(Search::Disk(Box::pin(async move {
-            let look = move || elements.find(&root, &rest, Access::Waiting);
+            let look = move || elements.find(&directory, &rest, Access::Waiting);
             match tokio::task::spawn_blocking(look).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(_)) | Err(_) => Found::Nothing,
             }
         })))
+    }
+}
+
+/// The directory of the first `file.dir` of a path.
+struct Directory {
+    root: Arc<CString>,
+    settings: Arc<FileSettings>,
+}
+
+impl Directory {
+    /// Whether `file.dir` serves a file of this name, or there is a directory if the name ends with `/`.
+    fn has(&self, name: &[u8], access: Access) -> Result<bool, Errno> {
+        if self.settings.hidden.hides_any_of(without_slashes(name)) {
+            return Ok(false);
+        }
+        if is_there(&self.root, name, access)? {
+            return Ok(true);
+        }
+        let is_unpacked = self.settings.compressed == SendCompressed::Gunzip;
+        if is_unpacked && !name.ends_with(b"/") {
+            return is_there(&self.root, &[name, b".gz"].concat(), access);
+        }
+        Ok(false)
     }
 }
 
@@ -211,8 +239,8 @@ impl Elements {
     ///
     /// # Errors
     /// [`Errno::AGAIN`] if the disk is needed and the call may not wait for it.
-    fn find(&self, root: &CString, rest: &[u8], access: Access) -> Result<Found, Errno> {
-        if !rest.ends_with(b"/") && is_there(root, rest, access)? {
+    fn find(&self, directory: &Directory, rest: &[u8], access: Access) -> Result<Found, Errno> {
+        if !rest.ends_with(b"/") && directory.has(rest, access)? {
             return Ok(Found::Itself);
         }
         for element in &self.files {
@@ -222,7 +250,7 @@ impl Elements {
             while name.ends_with(b"//") {
                 name.pop();
             }
-            if is_there(root, &name, access)? {
+            if directory.has(&name, access)? {
                 return Ok(if name == rest {
                     Found::Itself
                 } else {
@@ -343,16 +371,21 @@ fn is_there(root: &CString, name: &[u8], access: Access) -> Result<bool, Errno> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::hide::Hidden;
     use super::*;
 
     #[test]
     fn the_first_element_with_a_file_is_found() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("docs")).unwrap();
-        for name in ["a.html", "b", "b.html", "docs/index.html"] {
+        for name in ["a.html", "b", "b.html", "docs/index.html", "old.txt.gz"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let root = CString::new(folder.path().to_str().unwrap()).unwrap();
+        let directory = |settings: FileSettings| Directory {
+            root: Arc::new(root.clone()),
+            settings: Arc::new(settings),
+        };
         let elements = Elements {
             files: ["$path.html", "$path/", "$path/$path.x"]
                 .map(Box::from)
@@ -367,8 +400,26 @@ mod tests {
             ("/c", Found::Nothing),
             ("/a.html/", Found::Nothing),
             ("/../a", Found::Nothing),
+            ("/old.txt", Found::Nothing),
         ] {
-            let got = elements.find(&root, rest.as_bytes(), Access::Waiting);
+            let directory = directory(FileSettings::default());
+            let got = elements.find(&directory, rest.as_bytes(), Access::Waiting);
+            assert_eq!(got, Ok(want), "{rest}");
+        }
+        // Files that `file.dir` does not serve are not found, and those that it unpacks are.
+        for (rest, want) in [
+            ("/a", Found::Nothing),
+            ("/a.html", Found::Nothing),
+            ("/docs", Found::Nothing),
+            ("/b", Found::Itself),
+            ("/old.txt", Found::Itself),
+        ] {
+            let directory = directory(FileSettings {
+                hidden: Hidden::of(&["a.*", "docs"]),
+                compressed: SendCompressed::Gunzip,
+                ..FileSettings::default()
+            });
+            let got = elements.find(&directory, rest.as_bytes(), Access::Waiting);
             assert_eq!(got, Ok(want), "{rest}");
         }
     }
