@@ -135,7 +135,18 @@ fn lines(level: Level, text: &str, at: Duration, zone: &TimeZone) -> String {
     // Each line gets a prefix of its own, so that no part of a message can be mistaken for another message.
     for line in text.split('\n') {
         let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z");
-        let _ = writeln!(out, "{time} [{level}] {process}: {line}");
+        let _ = write!(out, "{time} [{level}] {process}: ");
+        // Clients and applications choose parts of messages: these must not control the terminal of whoever reads the log.
+        for c in line.chars() {
+            match c {
+                '\t' => out.push(c),
+                c if c.is_control() => {
+                    let _ = write!(out, "\\x{:02x}", u32::from(c));
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('\n');
     }
     out
 }
@@ -156,8 +167,12 @@ mod tests {
         ] {
             let start = format!("2024-01-01T00:59:59.045+01:00 [{word}] {id}: ");
             assert_eq!(
-                lines(level, "one\ntwo", at, &zone),
-                format!("{start}one\n{start}two\n")
+                lines(level, "one\n\ttwo", at, &zone),
+                format!("{start}one\n{start}\ttwo\n")
+            );
+            assert_eq!(
+                lines(level, "a\x1b[31mb\r\0\u{7f}\u{9b}é", at, &zone),
+                format!("{start}a\\x1b[31mb\\x0d\\x00\\x7f\\x9bé\n")
             );
         }
     }

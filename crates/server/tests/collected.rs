@@ -189,6 +189,11 @@ fn get(server: &Embedded, path: &str) -> String {
 
 /// Sends a body over HTTP/2 as fast as the server enlarges the window. Returns the frames that came meanwhile.
 fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
+    send(client, stream, content, true)
+}
+
+/// Like [`send_all`]; `is_end` says whether the body ends with these bytes.
+fn send(client: &mut Client, stream: u32, content: &[u8], is_end: bool) -> Vec<String> {
     let mut seen = Vec::new();
     let mut left = content;
     while !left.is_empty() && !seen.iter().any(|frame: &String| frame.contains(" bytes.")) {
@@ -197,7 +202,7 @@ fn send_all(client: &mut Client, stream: u32, content: &[u8]) -> Vec<String> {
         let (now, later) = left.split_at(len);
         left = later;
         if !now.is_empty() {
-            client.send(stream, now, left.is_empty());
+            client.send(stream, now, is_end && left.is_empty());
         }
         seen.extend(client.settle());
     }
@@ -288,6 +293,25 @@ fn large_content_is_in_a_file_and_small_content_in_memory_and_neither_is_changed
                 upload_over_http2(&server, "/sum", is_announced, &content);
             assert_eq!(answer(&mut client, stream, seen).1, want);
         }
+    }
+}
+
+#[test]
+fn all_bodies_of_a_connection_together_take_no_more_memory_than_one_may() {
+    let server = start("temp-buffer-threshold: 1048576");
+    let mut client = Client::connect(server.port);
+    let bodies = [(600_000, "memory"), (600_000, "file"), (30_000, "memory")]
+        .map(|(len, place)| (client.post_with("/sum", &[]), content(len), place));
+    for (stream, content, _) in &bodies {
+        // The last byte is held back until all bodies have come.
+        send(&mut client, *stream, &content[..content.len() - 1], false);
+    }
+    // The second body ends first, so that no piece of it waits for the disk any more when the first one ends.
+    let [first, second, third] = bodies;
+    for (stream, content, place) in [second, third, first] {
+        client.send(stream, &content[content.len() - 1..], true);
+        let want = format!("{place} {} {}", content.len(), sum(&content));
+        assert_eq!(answer(&mut client, stream, Vec::new()).1, want);
     }
 }
 
@@ -488,8 +512,19 @@ fn a_client_that_sends_content_that_nobody_takes_gets_its_answer() {
 }
 
 #[test]
-fn content_that_waits_for_its_handler_is_not_left_out_of_max_memory() {
+fn a_body_that_takes_most_of_max_memory_is_moved_to_a_file() {
     let server = start("max-memory: 8000000");
+    let content = content(7_900_000);
+    for is_announced in WAYS {
+        let mut stream = upload_over_http1(server.port, "/sum", is_announced, &content);
+        let want = format!("file {} {}", content.len(), sum(&content));
+        assert_eq!(response(&mut stream).2, want);
+    }
+}
+
+#[test]
+fn content_that_waits_for_its_handler_is_not_left_out_of_max_memory() {
+    let server = start("max-memory: 8000000\ntemp-buffer-threshold: OFF");
     let content = content(7_200_000);
     let status = || {
         let mut stream = connect(server.port);

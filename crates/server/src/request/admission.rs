@@ -3,6 +3,7 @@
 
 use h2o_exchange::{BodyUse, Exchange, Response};
 use h2o_http::{BodyLength, StatusCode};
+use h2o_log::LineLimit;
 
 use super::collect::Collector;
 use super::guards::{self, Guarded, WaitingStep};
@@ -44,6 +45,8 @@ pub(crate) struct Pending {
     pub(crate) has_begun: bool,
 }
 
+static REFUSED_FOR_MEMORY: LineLimit = LineLimit::per_minute(6);
+
 /// Decides, from the head and the route of a request alone, what the server does with it.
 pub(crate) fn admit(
     context: &Context,
@@ -52,6 +55,12 @@ pub(crate) fn admit(
     pending: Option<Pending>,
 ) -> Admission {
     if context.memory.is_tight() {
+        if let Some(held_back) = REFUSED_FOR_MEMORY.admit() {
+            h2o_log::report!(
+                warning,
+                "requests get 503, because the buffers of a worker take almost its share of max-memory{held_back}"
+            );
+        }
         return Admission::Refuse(answers::no_room(context));
     }
     if pending.is_some()

@@ -6,7 +6,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use h2o_exchange::{ExchangeRef, RequestBody};
 
 use super::collect::{BodyCollection, CollectError, StorageError};
-use super::slots::{Mark, Phase};
+use super::slots::{Mark, Phase, StreamSlot};
 use super::upload::Upload;
 use super::{Requests, SlotId, StopReason, Streams, Window};
 use crate::flow::Turn;
@@ -21,6 +21,11 @@ impl Requests {
         piece: &[u8],
         is_end: bool,
     ) {
+        let is_collected = |slot: &StreamSlot| matches!(slot.phase, Phase::Collecting(_));
+        let others = match self.slots.get(id).is_some_and(is_collected) {
+            true => self.slots.retained_by_others(id),
+            false => 0,
+        };
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
@@ -32,7 +37,7 @@ impl Requests {
         }
         match &mut slot.phase {
             Phase::Collecting(collecting) => {
-                match collecting.collector.push(turn.context, piece) {
+                match collecting.collector.push(turn.context, piece, others) {
                     Ok(()) => {}
                     Err(CollectError::Unwanted) => {
                         let owed = collecting.owed + piece.len();

@@ -23,6 +23,11 @@ const WRITE_PIECE: usize = 256 * 1024;
 /// client.
 const MAX_UNWRITTEN: usize = 2 * WRITE_PIECE;
 
+/// A body with at least this number of bytes is moved to a temporary file if the connection or the worker holds too much in memory.
+const MOVED_FROM: usize = 64 * 1024;
+/// The threshold if bodies are never moved to temporary files.
+const NO_THRESHOLD: usize = usize::MAX;
+
 /// A request body that is being collected.
 pub(super) struct BodyCollection {
     pub(super) collector: Collector,
@@ -128,7 +133,7 @@ impl Collector {
         }
         Self::Memory {
             content: ByteQueue::default(),
-            threshold: usize::try_from(threshold).unwrap_or(usize::MAX),
+            threshold: usize::try_from(threshold).unwrap_or(NO_THRESHOLD),
             max: setup.temp_buffer_max_size,
         }
     }
@@ -140,8 +145,13 @@ impl Collector {
         is_short.then_some(Self::Unwanted { left: UNWANTED })
     }
 
-    /// Adds a received piece of the body.
-    pub(crate) fn push(&mut self, context: &Context, piece: &[u8]) -> Result<(), CollectError> {
+    /// Adds a received piece of the body. `others` is the number of bytes that the other requests of the connection hold in memory.
+    pub(crate) fn push(
+        &mut self,
+        context: &Context,
+        piece: &[u8],
+        others: usize,
+    ) -> Result<(), CollectError> {
         match self {
             Self::Unwanted { left } => {
                 let rest = left.checked_sub(piece.len() as u64);
@@ -155,7 +165,11 @@ impl Collector {
                 max,
             } => {
                 content.push(piece);
-                if content.len() >= *threshold {
+                let len = content.len();
+                // No client may hold much more than `threshold` by many requests, nor keep others from being served.
+                let is_large = len >= MOVED_FROM
+                    && (others.saturating_add(len) >= *threshold || context.memory.is_tight());
+                if len >= *threshold || is_large && *threshold != NO_THRESHOLD {
                     let content = std::mem::take(content);
                     let mut writer = Box::new(FileWriter::new(context, *max));
                     writer.push_all(content)?;

@@ -313,6 +313,12 @@ impl Slots {
         places + slots.sum::<usize>()
     }
 
+    /// Bytes of memory that the requests in all slots but one hold.
+    pub(super) fn retained_by_others(&self, id: SlotId) -> usize {
+        let others = self.numbered().filter(|(other, _)| *other != id);
+        others.map(|(_, slot)| slot.retained()).sum()
+    }
+
     /// Frees memory that can be allocated again when it is needed.
     pub(super) fn shrink(&mut self) {
         self.others = Vec::new();

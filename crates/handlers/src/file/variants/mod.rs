@@ -54,7 +54,7 @@ const ATTRIBUTES: [Attribute; 2] = [
         Kinds::SCALAR,
         "BYTES",
         "268435456",
-        "Largest number of bytes that all compressed forms may have together. When they have more, those that were used least \
+        "Largest number of bytes that all compressed forms may have together, at least 1048576. When they have more, those that were used least \
          recently are removed.",
     ),
 ];
