@@ -466,7 +466,7 @@ impl Exchange {
     /// Like [`Exchange::note_error`], for a tunnel that its handler has given up.
     pub fn note_tunnel_error(&mut self, reason: &str) {
         let label = match self.forwarded.place() {
-            Some(_) => "core",
+            Some(_) => ForwardedRequest::LABEL,
             None => Self::CONNECT_LABEL,
         };
         self.note_error(label, reason);

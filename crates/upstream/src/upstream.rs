@@ -161,17 +161,38 @@ impl Upstream {
     }
 
     /// Used for a reload: returns the upstream of `running` that equals this new one, or else this one. By this, health, balancer,
-    /// retry budget and connections of an unchanged upstream survive a reload.
+    /// retry budget and connections of an unchanged upstream survive a reload. If no upstream is equal, backends of this one that an upstream
+    /// of `running` has as well stay down or up.
     #[must_use]
     pub fn or_unchanged<'u>(
         self: Arc<Self>,
         running: impl IntoIterator<Item = &'u Arc<Self>>,
     ) -> Arc<Self> {
-        let mut running = running.into_iter();
-        match running.find(|running| running.is_same_as(&self)) {
-            Some(running) => Arc::clone(running),
-            None => self,
+        let running: Vec<_> = running.into_iter().collect();
+        if let Some(same) = running.iter().find(|running| running.is_same_as(&self)) {
+            return Arc::clone(same);
         }
+        // What the first of them knows of a backend counts.
+        for running in running.into_iter().rev() {
+            self.adopt_health(running);
+        }
+        self
+    }
+
+    /// Takes over the health of the backends that the upstream `running` has as well.
+    fn adopt_health(&self, running: &Self) {
+        let (Some(ours), Some(theirs)) = (&self.health, &running.health) else {
+            return;
+        };
+        let known = self
+            .backends
+            .iter()
+            .enumerate()
+            .filter_map(|(number, backend)| {
+                let same = |other: &Backend| other.url == backend.url;
+                Some((number, running.backends.iter().position(same)?))
+            });
+        ours.adopt(theirs, known);
     }
 
     /// Whether both upstreams have the same backends in the same order, and the same settings, balancing and health policy.
@@ -371,7 +392,15 @@ pub(crate) mod tests {
             checked(&two, RoundRobin, verifying, 1),
         ];
         for (index, upstream) in changed.into_iter().enumerate() {
-            assert_eq!(take_over(upstream), (false, Some(true)), "{index}");
+            let taken = upstream.or_unchanged(&all);
+            assert!(!Arc::ptr_eq(&taken, &running), "{index}");
+            // What is known of its backends is kept nevertheless.
+            let up = |name: &str| {
+                let mut backends = taken.backends().iter();
+                let number = backends.position(|backend| &*backend.url.authority == name);
+                taken.is_up(number.expect("all upstreams of the test have both backends"))
+            };
+            assert_eq!((up("a"), up("b")), (Some(true), Some(false)), "{index}");
         }
     }
 

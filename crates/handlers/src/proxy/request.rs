@@ -147,6 +147,8 @@ impl RequestRules {
     pub(super) fn forwards_expectation(&self, exchange: &Exchange) -> bool {
         self.forwards_expectations
             && !exchange.request.expect().is_empty()
+            // An expectation of an HTTP/1.0 client is ignored (RFC 9110 §10.1.1).
+            && exchange.request.version != Version::Http10
             && !exchange.request.asks_for_tunnel()
             && matches!(exchange.body, RequestBody::Stream(_))
     }

@@ -7,7 +7,7 @@ use super::{
 use crate::priority::PriorityField;
 use crate::{
     BodyLength, Known, Method, Name, RequestHead, Scheme, Span, StatusCode, Version, authority,
-    is_visible, parse_content_length, path,
+    is_token, is_visible, parse_content_length, path,
 };
 
 /// The reason to answer a request with an error before any handler runs. The request is answered with a status; its stream
@@ -431,6 +431,11 @@ impl<'h> RequestFields<'h> {
             self.head.set_target(target);
         }
         if self.seen & seen::PROTOCOL != 0 {
+            // It becomes the `upgrade` field for a backend over HTTP/1: a token, and perhaps a version (RFC 9110 §7.8).
+            let protocol = self.head.headers.text(self.protocol);
+            if !protocol.split(|&byte| byte == b'/').all(is_token) {
+                self.refuse(Refusal::ValueInvalid);
+            }
             self.head.set_upgrade(self.protocol);
         }
     }

@@ -80,6 +80,16 @@ fn pseudo_fields_are_those_of_the_method() {
                 RESET,
             ),
             (
+                "a blank in :protocol",
+                with(&[(":method", "CONNECT"), (":protocol", "a b"), S, A, P]),
+                &["1 CONNECT / a.example END ValueInvalid"],
+            ),
+            (
+                ":protocol with a version",
+                with(&[(":method", "CONNECT"), (":protocol", "a/1"), S, A, P]),
+                &["1 CONNECT / a.example END Connect"],
+            ),
+            (
                 "a blank in the path",
                 with(&[M, S, A, (":path", "/a b")]),
                 &["1 GET /a b a.example END ValueInvalid"],

@@ -2,7 +2,7 @@
 //! same rules for every protocol version.
 
 use h2o_exchange::{BodyUse, Exchange, Response};
-use h2o_http::{BodyLength, StatusCode};
+use h2o_http::{BodyLength, StatusCode, Version};
 use h2o_log::LineLimit;
 
 use super::collect::Collector;
@@ -115,7 +115,11 @@ pub(crate) fn admit(
             };
             match body_use {
                 BodyUse::Whole => collect(context, setup, exchange.request.body, step),
-                _ if pending.expects_continue && routing::handles_expect(exchange) => {
+                // An HTTP/1.0 client gets no interim response of a backend.
+                _ if pending.expects_continue
+                    && exchange.request.version != Version::Http10
+                    && routing::handles_expect(exchange) =>
+                {
                     Admission::StreamOnceAsked
                 }
                 _ => step.map_or(Admission::Stream, Admission::StreamOnceGuarded),

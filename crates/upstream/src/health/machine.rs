@@ -70,6 +70,27 @@ impl HealthMachine {
         }
     }
 
+    /// Takes over the state of another machine for the same backend, as far as the rules of this one know the state.
+    pub(super) const fn adopt(&mut self, other: &Self) {
+        self.state = match other.state {
+            HealthState::Down if self.rules.active.is_some() => HealthState::Down,
+            // A probe that is in progress does not report to this machine, so another one follows.
+            HealthState::Paused { until } | HealthState::OnProbe { until, .. }
+                if self.rules.passive.is_some() =>
+            {
+                HealthState::Paused { until }
+            }
+            HealthState::Returning { since } if !self.rules.slow_start.is_zero() => {
+                HealthState::Returning { since }
+            }
+            HealthState::Up
+            | HealthState::Returning { .. }
+            | HealthState::Down
+            | HealthState::Paused { .. }
+            | HealthState::OnProbe { .. } => HealthState::Up,
+        };
+    }
+
     /// Records the result of an active check of the backend.
     pub(super) fn on_check(&mut self, is_ok: bool, now: Instant) -> HealthChange {
         let Some((rise, fall)) = self.rules.active else {

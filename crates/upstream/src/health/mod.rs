@@ -203,6 +203,16 @@ impl Health {
         })
     }
 
+    /// Takes over the state of backend number `theirs` of another upstream for backend number `ours` of this one, for each of these pairs.
+    pub(crate) fn adopt(&self, other: &Self, pairs: impl Iterator<Item = (usize, usize)>) {
+        let other = other.group();
+        let group = &mut *self.group();
+        for (ours, theirs) in pairs {
+            group.machines[ours].adopt(&other.machines[theirs]);
+        }
+        self.publish(group);
+    }
+
     /// Whether a backend is up; `None` if the backend has no health checks.
     pub(crate) fn is_up(&self, backend: usize) -> Option<bool> {
         let seen = &self.backends[backend];

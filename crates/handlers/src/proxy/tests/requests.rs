@@ -404,6 +404,19 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
+    // The expectation of an HTTP/1.0 client is ignored (RFC 9110 §10.1.1).
+    let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
+    exchange.request.version = h2o_http::Version::Http10;
+    exchange.body = pipe();
+    let expect = exchange.request.headers.store(b"100-continue");
+    exchange.request.set_expect(expect);
+    let head = built(
+        &mut exchange,
+        TunnelKind::Nothing,
+        "http://b",
+        Protocol::Http1,
+    );
+    assert_eq!(head.headers.get(Known::Expect), None);
     // The bytes of a tunnel are not content, so the client's expectation is not forwarded (RFC 9110 §10.1.1).
     let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
     exchange.body = pipe();
