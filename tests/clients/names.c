@@ -2,7 +2,7 @@
  * A library for LD_PRELOAD: replaces getaddrinfo() of the C library, and answers for the names in the file $NAMES_TABLE, so that a
  * test decides what each name resolves to, and when. Lines of the file:
  *
- *     NAME ADDRESS [PORT]     the address, with PORT, or else the port that the caller asked for
+ *     NAME ADDRESS [PORT]     the address, with PORT, or else the port that the caller asked for; several addresses have commas between them
  *     NAME again              a temporary failure (EAI_AGAIN)
  *     NAME none               the name does not exist (EAI_NONAME)
  *     NAME wait               no answer until the file has another line for the name
@@ -22,7 +22,7 @@
 typedef int look_up(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 
 /* Finds the line of the table for the name: 0 if there is none. */
-static int find(const char *table, const char *name, char answer[64], char port[8])
+static int find(const char *table, const char *name, char answer[128], char port[8])
 {
     char line[512], known[256];
     int found = 0;
@@ -31,7 +31,7 @@ static int find(const char *table, const char *name, char answer[64], char port[
         return 0;
     while (!found && fgets(line, sizeof line, file) != NULL) {
         port[0] = '\0';
-        found = sscanf(line, "%255s %63s %7s", known, answer, port) >= 2 && strcmp(known, name) == 0;
+        found = sscanf(line, "%255s %127s %7s", known, answer, port) >= 2 && strcmp(known, name) == 0;
     }
     fclose(file);
     return found;
@@ -54,7 +54,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
 {
     look_up *system = (look_up *)dlsym(RTLD_NEXT, "getaddrinfo");
     const char *table = getenv("NAMES_TABLE");
-    char answer[64], port[8];
+    char answer[128], port[8];
     if (table == NULL || name == NULL)
         return system(name, service, hints, result);
     note(table, name, service);
@@ -75,5 +75,18 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
         numeric.ai_socktype = hints->ai_socktype;
         numeric.ai_protocol = hints->ai_protocol;
     }
-    return system(answer, port[0] != '\0' ? port : service, &numeric, result);
+    struct addrinfo **end = result;
+    char *rest = answer, *address;
+    *result = NULL;
+    while ((address = strsep(&rest, ",")) != NULL) {
+        int error = system(address, port[0] != '\0' ? port : service, &numeric, end);
+        if (error != 0) {
+            if (*result != NULL)
+                freeaddrinfo(*result);
+            return error;
+        }
+        while (*end != NULL)
+            end = &(*end)->ai_next;
+    }
+    return 0;
 }

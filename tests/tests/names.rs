@@ -177,3 +177,35 @@ fn the_answer_says_which_port_is_connected_to() {
     assert!(asked.starts_with("backend.test:1\n"), "{asked}");
     assert!(asked.contains(&format!("far.test:{allowed}\n")), "{asked}");
 }
+
+#[test]
+fn an_address_that_refuses_is_not_the_last_one_where_requests_are_retried() {
+    let backend = Backend::answering(FINE);
+    let config = format!(
+        "
+num-threads: 1
+listen: @PORT@
+hosts:
+  default:
+    paths:
+      /:
+        proxy.timeout.keepalive: 0
+        proxy.retry: ON
+        proxy.passive-health-check: ON
+        proxy.reverse.url: http://multi.test:{}/
+",
+        backend.port()
+    );
+    // Nobody listens at the second and third address.
+    let names = "multi.test 127.0.0.1,127.0.0.2,127.0.0.3\n";
+    let server = Setup::new(&config).names(names).start();
+    for number in 0..20 {
+        let response = server.ask("GET /");
+        assert_eq!(response.code(), 200, "{number}: {response:?}");
+    }
+    assert!(
+        !server.messages().contains("is down"),
+        "{}",
+        server.messages()
+    );
+}

@@ -105,8 +105,7 @@ async fn connect_any(
         let opening = local.begin_opening(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
-        let origin = upstream.settings.name_origin;
-        let mut connected = connect_to(worker, url, origin, &mut trying.findings).await;
+        let mut connected = connect_to(worker, upstream, url, &mut trying.findings).await;
         // A connection that is used once is not worth a second registration.
         if !upstream.settings.keepalive.is_zero() {
             connected = connected.and_then(|socket| socket.watched(worker).map_err(|_| FAILURE));
@@ -151,17 +150,18 @@ fn descriptor(worker: &Worker, local: &LocalState) -> Option<Descriptor> {
     })
 }
 
-/// Resolves the host of a backend, and opens a socket to it.
+/// Resolves the host of a backend, and opens a socket to it. If requests are retried (`proxy.retry`), the other addresses of its name are
+/// tried after one to which no connection can be opened.
 ///
 /// # Errors
 /// The message for the client and the log.
 pub(crate) async fn connect_to(
     worker: &Worker,
+    upstream: &Upstream,
     url: &BackendUrl,
-    origin: NameOrigin,
     findings: &mut ConnectDetails,
 ) -> Result<PlainStream, &'static str> {
-    let address = match &url.host {
+    let addresses = match &url.host {
         BackendHost::Unix(path) => {
             return match UnixStream::connect(path).await {
                 Ok(socket) => Ok(socket.into()),
@@ -171,24 +171,31 @@ pub(crate) async fn connect_to(
                 }
             };
         }
-        BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
+        BackendHost::Ip(address) => {
+            return connect_tcp(SocketAddr::new(*address, url.port), findings).await;
+        }
         BackendHost::Name(name) => {
-            let address = resolve(worker, name, url.port, origin).await?;
-            findings.address = Some(address);
-            address
+            let origin = upstream.settings.name_origin;
+            resolve(worker, name, url.port, origin).await?
         }
     };
-    match connect_tcp(address).await {
-        Ok(socket) => Ok(socket.into()),
-        Err(error) => {
-            let text = connect_error_text(&error);
-            findings.error = Some(error).filter(|_| text == FAILURE);
-            Err(text)
+    // The addresses are in random rotation. H2O compatibility: H2O tries one address at random and no other.
+    let tried = match upstream.retry {
+        Some(_) => &addresses[..],
+        None => addresses.get(..1).unwrap_or_default(),
+    };
+    let mut last = "hostname does not exist";
+    for address in tried {
+        findings.address = Some(*address);
+        match connect_tcp(*address, findings).await {
+            Ok(stream) => return Ok(stream),
+            Err(text) => last = text,
         }
     }
+    Err(last)
 }
 
-/// Resolves a name, and returns the address to connect to.
+/// Resolves a name, and returns its addresses in random rotation.
 ///
 /// # Errors
 /// The message for the client and the log.
@@ -197,19 +204,27 @@ pub(crate) async fn resolve(
     name: &str,
     port: u16,
     origin: NameOrigin,
-) -> Result<SocketAddr, &'static str> {
+) -> Result<Rc<[SocketAddr]>, &'static str> {
     let resolver = worker.local::<Resolver>();
     let addresses = resolver.resolve(worker, name, port, origin).await;
-    let addresses = addresses.map_err(|error| error.text())?;
-    // The resolver returns the addresses in random rotation. H2O compatibility: H2O tries one address at random and no other.
-    addresses.first().copied().ok_or("hostname does not exist")
+    addresses.map_err(|error| error.text())
 }
 
-async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect(address).await?;
-    // Requests and chunks are written as a whole, so delaying them (Nagle's algorithm) would gain nothing.
-    socket.set_nodelay(true)?;
-    Ok(socket)
+async fn connect_tcp(
+    address: SocketAddr,
+    findings: &mut ConnectDetails,
+) -> Result<PlainStream, &'static str> {
+    let open = async {
+        let socket = TcpStream::connect(address).await?;
+        // Requests and chunks are written as a whole, so delaying them (Nagle's algorithm) would gain nothing.
+        socket.set_nodelay(true)?;
+        Ok(socket.into())
+    };
+    open.await.map_err(|error: io::Error| {
+        let text = connect_error_text(&error);
+        findings.error = Some(error).filter(|_| text == FAILURE);
+        text
+    })
 }
 
 /// The ALPN protocols offered in the TLS handshake if the backend may choose between HTTP/2 and HTTP/1.

@@ -161,8 +161,7 @@ async fn ask(
 ) -> Result<(), String> {
     let url = &upstream.backends[backend].url;
     let alpn = if upstream.may_use_http2() { BOTH } else { &[] };
-    let origin = upstream.settings.name_origin;
-    let socket = connect_to(worker, url, origin, &mut ConnectDetails::default()).await?;
+    let socket = connect_to(worker, upstream, url, &mut ConnectDetails::default()).await?;
     let secured = secure(upstream, url, alpn, socket, &Rc::default()).await;
     let stream = secured.map_err(text_of)?;
     let status = if let Some(target) = &upstream.settings.fastcgi {

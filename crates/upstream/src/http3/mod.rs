@@ -81,10 +81,11 @@ async fn connect_to(
         }
         BackendHost::Ip(address) => SocketAddr::new(*address, url.port),
         BackendHost::Name(name) => {
-            let address = resolve(worker, name, url.port, settings.name_origin).await;
-            let address = address.map_err(ConnectFailure::new)?;
-            *found = Some(address);
-            address
+            let addresses = resolve(worker, name, url.port, settings.name_origin).await;
+            let addresses = addresses.map_err(ConnectFailure::new)?;
+            let address = addresses.first().copied();
+            *found = address;
+            address.ok_or_else(|| ConnectFailure::new("hostname does not exist"))?
         }
     };
     let (config, server_name) = (settings.tls.quic(url.tls_name())).map_err(ConnectFailure::new)?;
