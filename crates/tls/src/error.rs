@@ -23,6 +23,8 @@ pub enum TlsError {
     Decode,
     /// The peer sent a KeyUpdate with an unknown value of `request_update`.
     IllegalParameter,
+    /// The client offers no version from TLS 1.2 on.
+    OldVersion,
     /// The client accepts only a raw public key in place of a certificate and the server has none, or the other way round
     /// (RFC 7250 §4.2).
     UnsupportedCertificate,
@@ -83,6 +85,7 @@ impl TlsError {
             Self::BadRecordMac => Some(Alert::fatal(20)),
             Self::UnexpectedMessage | Self::Flood => Some(Alert::fatal(10)),
             Self::IllegalParameter => Some(Alert::fatal(47)),
+            Self::OldVersion => Some(Alert::fatal(70)),
             Self::UnsupportedCertificate => Some(Alert::fatal(43)),
             // H2O compatibility: as in H2O, the connection ends although `no_renegotiation` is only a warning.
             Self::Renegotiation => Some(Alert::NO_RENEGOTIATION),
@@ -119,6 +122,7 @@ impl fmt::Display for TlsError {
             Self::UnexpectedMessage => f.write_str("unexpected TLS message"),
             Self::Decode => f.write_str("malformed TLS message"),
             Self::IllegalParameter => f.write_str("illegal parameter in TLS message"),
+            Self::OldVersion => f.write_str("the client offers TLS 1.1 at most"),
             Self::UnsupportedCertificate => {
                 f.write_str(
                     "client and server have no type of certificate in common: one uses only certificates, the other only raw public \

@@ -187,7 +187,7 @@ impl TlsAcceptor {
     /// Chooses the TLS configuration for the client that has sent this ClientHello.
     ///
     /// # Errors
-    /// [`TlsError::UnsupportedCertificate`].
+    /// [`TlsError::OldVersion`], [`TlsError::UnsupportedCertificate`].
     pub(crate) fn choose(&self, hello: &ClientHello<'_>) -> Result<ChosenConfig, TlsError> {
         if let Some(config) = challenge::config(hello) {
             return Ok(ChosenConfig {
@@ -199,6 +199,9 @@ impl TlsAcceptor {
                 lookup: None,
                 session_id: None,
             });
+        }
+        if hello.offers_only_old {
+            return Err(TlsError::OldVersion);
         }
         let entry = match hello.hidden_name_at {
             Some(_) => &self.nameless,

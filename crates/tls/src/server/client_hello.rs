@@ -92,6 +92,8 @@ pub(crate) struct ClientHello<'a> {
     alpn: Option<&'a [u8]>,
     /// Whether the client offers TLS 1.3.
     pub(crate) offers_tls13: bool,
+    /// Whether the newest version that the client offers is older than TLS 1.2.
+    pub(crate) offers_only_old: bool,
     /// Whether the client announces early data.
     pub(crate) early_data: bool,
     /// The session identifier: in TLS 1.2, that of the session which the client wants to resume; otherwise a made-up one, or
@@ -199,6 +201,7 @@ impl<'a> ClientHello<'a> {
         let (session_id, mut reader) = before_extensions(message)?;
         let mut hello = Self {
             session_id,
+            offers_only_old: legacy_version(message)? < TLS12,
             ..Self::default()
         };
         // A ClientHello may have no extensions (RFC 5246 §7.4.1.2).
@@ -229,6 +232,8 @@ impl<'a> ClientHello<'a> {
                 extension::EARLY_DATA => hello.early_data = true,
                 extension::SUPPORTED_VERSIONS => {
                     let versions = Reader(data).vector8()?;
+                    // The list counts instead of `legacy_version` (RFC 8446 §4.2.1).
+                    hello.offers_only_old = false;
                     hello.offers_tls13 = versions
                         .chunks_exact(2)
                         .any(|version| version == [0x03, 0x04]);
@@ -261,6 +266,14 @@ impl<'a> ClientHello<'a> {
         }
         true
     }
+}
+
+/// The number of TLS 1.2.
+const TLS12: u16 = 0x0303;
+
+/// The newest version that the client offers, unless the extension `supported_versions` lists versions.
+fn legacy_version(message: &[u8]) -> Option<u16> {
+    Reader(message.get(MESSAGE_HEADER_LEN..)?).u16()
 }
 
 /// Reads a ClientHello up to its extensions. Returns its session identifier as well.
