@@ -290,3 +290,37 @@ hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
     assert!(broken.contains("'path': None"), "{text}");
     assert!(broken.contains("'status': 400"), "{text}");
 }
+
+#[test]
+fn lines_for_standard_output_do_not_move_to_the_error_log() {
+    let site = "hosts: { default: { paths: { /: { redirect: /a } } } }";
+    let log = |path: &str, tag: &str| format!("access-log: {{ path: {path}, format: '{tag} %U' }}");
+    for stream in ["/dev/stdout", "/dev/stderr", "/proc/self/fd/1"] {
+        let config = format!(
+            "pid-file: @DIR@/pid\nlisten: @PORT@\nerror-log: @DIR@/error-log\n{}\n{site}",
+            log(stream, "first")
+        );
+        let mut server = Setup::new(&config).start();
+        let answers = |path: &str| assert_eq!(server.ask(&format!("GET {path}")).code(), 302);
+        answers("/start");
+        server.wait_for_message("first /start\n");
+        server.signal(rustix::process::Signal::USR1);
+        let _ = server.read_until("error-log", "reopened logs; certificates");
+        answers("/usr1");
+        server.wait_for_message("first /usr1\n");
+        // A log that a reload adds goes there, too, although the descriptor is the error log by now.
+        server.write_config(&format!("{config}\n{}", log(stream, "second")));
+        server.signal(rustix::process::Signal::HUP);
+        let _ = server.read_until("error-log", "reloaded the configuration");
+        let answers = |path: &str| assert_eq!(server.ask(&format!("GET {path}")).code(), 302);
+        answers("/hup");
+        server.wait_for_message("first /hup\n");
+        server.wait_for_message("second /hup\n");
+        let folder = server.stop();
+        let errors = folder.read("error-log");
+        assert!(
+            !errors.contains("failed") && !errors.contains(" /hup"),
+            "{stream}: {errors}"
+        );
+    }
+}

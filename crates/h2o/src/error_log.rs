@@ -36,7 +36,7 @@ pub(crate) fn begin(log: Arc<Target>, is_configured: bool) -> Result<(), Failure
         .map_err(|error| Failure::system(format!("failed to open /dev/null: {error}")))?;
     nix::unistd::dup2_stdin(&null).map_err(|error| not_redirected(&error.into()))?;
     if is_configured {
-        h2o_log::keep_standard_error().map_err(|error| not_redirected(&error))?;
+        h2o_log::keep_standard_streams().map_err(|error| not_redirected(&error))?;
     }
     // A supervisor's worker inherits its standard output and standard error from the supervisor. If its error log can be reopened, both
     // must be redirected to it, so that they go to the new file after the log is reopened.

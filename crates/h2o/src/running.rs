@@ -210,8 +210,9 @@ impl Control for RunningServer<'_> {
             notice,
             "received {signal}, reopening logs and reloading changed certificates"
         );
-        let mut failures = self.loaded.reopen_resources();
-        failures.extend(self.error_log.reopen().err());
+        // The error log comes first, since it can be the standard output to which an access log goes.
+        let mut failures: Vec<String> = self.error_log.reopen().err().into_iter().collect();
+        failures.extend(self.loaded.reopen_resources());
         for failure in &failures {
             report!(
                 error,

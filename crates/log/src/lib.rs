@@ -7,6 +7,7 @@
 mod limit;
 mod report;
 mod rotator;
+mod standard;
 mod stream;
 mod target;
 
@@ -15,11 +16,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use h2o_opener::{Rotation, will_rotate};
 pub use limit::{HeldBack, LineLimit};
-pub use report::{
-    Level, become_error_log, close_error_log, error_log, keep_standard_error, report,
-    report_plainly,
-};
+pub use report::{Level, become_error_log, close_error_log, error_log, report, report_plainly};
 pub use rotator::{Rotator, follow_rotation};
+pub use standard::keep_standard_streams;
 pub use target::{RunningTarget, Target};
 
 /// The text of an error, without the error number that Rust puts behind it.

@@ -1,7 +1,6 @@
 //! Messages of the server itself, which go to the error log.
 
 use std::fmt::{Arguments, Write as _};
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::standard::kept_error;
 use crate::{Target, unix_time};
 
 /// Severity of a message, as each line of the error log shows it.
@@ -34,9 +34,6 @@ impl Level {
 
 /// The error log. It is set when the server is about to serve; until then messages are written to standard error.
 static ERROR_LOG: OnceLock<Arc<Target>> = OnceLock::new();
-
-/// A duplicate of the standard error that the process was started with.
-static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 
 /// Writes a message to the error log; see [`crate::report!`].
 pub fn report(level: Level, text: Arguments<'_>) {
@@ -86,23 +83,12 @@ pub fn become_error_log(target: Arc<Target>) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps a duplicate of standard error, for reports that the error log itself cannot be written. To be called before
-/// standard error is redirected.
-///
-/// # Errors
-/// The system's error, if the descriptor cannot be duplicated.
-pub fn keep_standard_error() -> io::Result<()> {
-    let kept = rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3)?;
-    let _ = STANDARD_ERROR.set(kept.into());
-    Ok(())
-}
-
-/// Writes an error message to the duplicate that [`keep_standard_error`] made, if there is one. Workers must not call
-/// this, since it may block.
+/// Writes an error message to the duplicate of standard error that [`keep_standard_streams`](crate::keep_standard_streams) made,
+/// if there is one. Workers must not call this, since it may block.
 pub(crate) fn report_at_start(text: &str) {
-    if let Some(mut kept) = STANDARD_ERROR.get() {
+    if let Some(kept) = kept_error() {
         let lines = lines(Level::Error, text, unix_time(), zone());
-        let _ = kept.write_all(lines.as_bytes());
+        let _ = rustix::io::write(kept, lines.as_bytes());
     }
 }
 

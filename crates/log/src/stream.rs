@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::report::report_at_start;
+use crate::standard::StandardStream;
 use crate::{now, reason, report};
 
 /// Number of bytes of log lines that may wait for a slow reader. Further lines are dropped and counted.
@@ -32,9 +33,19 @@ pub(crate) enum Reader {
     Socket(Box<str>),
     /// The reader of a named pipe, or a device.
     Device(Box<str>),
-    /// The standard error of the process. Other processes may use it too, so it cannot be made non-blocking: only the
-    /// helper thread writes to it.
-    StandardError,
+    /// A standard stream of the process. If it `may_wait`, because other processes use the same open file, only the helper thread
+    /// writes to it.
+    Standard {
+        stream: StandardStream,
+        may_wait: bool,
+    },
+}
+
+impl Reader {
+    /// Whether writing to the reader may wait, although workers never do.
+    const fn may_wait(&self) -> bool {
+        matches!(self, Self::Standard { may_wait: true, .. })
+    }
 }
 
 /// A target of log lines that is written to without waiting. A helper thread writes what does not fit at once. It is
@@ -104,13 +115,18 @@ impl Stream {
         Self::new(log_stream(path)?, Reader::Device(path.into()), None)
     }
 
-    /// Creates a stream to the standard error of this process, whose descriptor is `fd`.
-    pub(crate) fn to_standard_error(fd: OwnedFd) -> io::Result<Self> {
-        Self::new(fd, Reader::StandardError, None)
+    /// Creates a stream to a standard stream of this process, whose descriptor is `fd`. `may_wait`: other processes use the open file,
+    /// too, so that it cannot be made non-blocking.
+    pub(crate) fn to_standard(
+        stream: StandardStream,
+        fd: OwnedFd,
+        may_wait: bool,
+    ) -> io::Result<Self> {
+        Self::new(fd, Reader::Standard { stream, may_wait }, None)
     }
 
     fn new(fd: OwnedFd, reader: Reader, child: Option<RunningCommand>) -> io::Result<Self> {
-        if !matches!(reader, Reader::StandardError) {
+        if !reader.may_wait() {
             set_nonblocking(&fd)?;
         }
         let state = State {
@@ -210,10 +226,10 @@ impl Stream {
         state.has_helper
     }
 
-    /// Connects to the socket or opens the device again. Does nothing for a command and standard error.
+    /// Connects to the socket or opens the device again. Does nothing for a command and a standard stream.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         match &self.shared.reader {
-            Reader::Command { .. } | Reader::StandardError => Ok(()),
+            Reader::Command { .. } | Reader::Standard { .. } => Ok(()),
             Reader::Socket(path) | Reader::Device(path) => self.replace(log_stream(path)?),
         }
     }
@@ -288,7 +304,7 @@ impl Shared {
     fn write_directly(&self, state: &State, line: &[u8]) -> rustix::io::Result<usize> {
         let is_next = state.phase == Phase::Open && state.backlog.is_empty() && state.taken == 0;
         match &state.fd {
-            Some(fd) if is_next && !matches!(self.reader, Reader::StandardError) => write(fd, line),
+            Some(fd) if is_next && !self.reader.may_wait() => write(fd, line),
             _ => Ok(0),
         }
     }
@@ -490,7 +506,7 @@ impl Shared {
         match &self.reader {
             Reader::Command { text, .. } => text,
             Reader::Socket(path) | Reader::Device(path) => path,
-            Reader::StandardError => "standard error",
+            Reader::Standard { stream, .. } => stream.name(),
         }
     }
 
@@ -688,7 +704,7 @@ mod tests {
     fn a_standard_error_without_reader_makes_no_worker_wait() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let other_user = writer.try_clone().unwrap();
-        let stream = Stream::to_standard_error(writer).unwrap();
+        let stream = Stream::to_standard(StandardStream::Error, writer, true).unwrap();
         for number in 0..30_000 {
             stream.write(&line(number, 100), Duration::from_secs(1));
         }

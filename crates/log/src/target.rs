@@ -11,6 +11,7 @@ use std::time::Duration;
 use h2o_opener::{Rotation, log_file};
 use rustix::io::DupFlags;
 
+use crate::standard::StandardStream;
 use crate::stream::Stream;
 use crate::{reason, report};
 
@@ -76,7 +77,7 @@ impl Target {
         let sink = if kind.is_file() {
             Sink::File(fd)
         } else {
-            Sink::Stream(Stream::to_standard_error(fd)?)
+            Sink::Stream(Stream::to_standard(StandardStream::Error, fd, true)?)
         };
         let _ = target.sink.set(sink);
         Ok(target)
@@ -104,6 +105,8 @@ impl Target {
                 Sink::Stream(stream.map_err(|error| {
                     format!("failed to open logger: {command}:{}", reason(&error))
                 })?)
+            } else if let Some(stream) = self.standard_stream() {
+                open_standard(stream).map_err(|error| self.not_opened(&error))?
             } else {
                 open_path(&self.path).map_err(|error| self.not_opened(&error))?
             };
@@ -115,12 +118,20 @@ impl Target {
     pub fn announce(&self) {
         match self.path.strip_prefix('|') {
             Some(command) => h2o_opener::will_log_by(command.trim_start()),
+            // The keeper has standard streams of its own: this process has to open its streams itself.
+            None if self.standard_stream().is_some() => {}
             None => h2o_opener::will_log(&self.path),
         }
     }
 
+    /// The standard stream of the process that the target is, if it is one.
+    fn standard_stream(&self) -> Option<StandardStream> {
+        StandardStream::of_path(&self.path).filter(|_| !self.is_inherited)
+    }
+
     /// Opens the file, socket or device at the target's path again, after the old one was moved away. Commands continue
-    /// to run. If the target cannot be opened, lines still go to the old one.
+    /// to run, and standard streams stay those on which the process was started. If the target cannot be opened, lines still go to
+    /// the old one.
     ///
     /// # Errors
     /// The message about the failure, for the user.
@@ -128,6 +139,12 @@ impl Target {
         let reopened = match self.sink.get() {
             _ if self.is_inherited => Ok(()),
             None => Ok(()),
+            Some(sink) if let Some(stream) = self.standard_stream() => match sink {
+                Sink::File(file) if StandardStream::may_have_moved() => {
+                    stream.open().and_then(|(opened, _)| replace(file, &opened))
+                }
+                Sink::File(_) | Sink::Stream(_) => Ok(()),
+            },
             Some(Sink::File(file)) => {
                 log_file(&self.path).and_then(|opened| replace(file, &opened))
             }
@@ -187,7 +204,9 @@ impl Target {
     /// The open file; `None` if the target is not a regular file or not open.
     pub(crate) fn file(&self) -> Option<&OwnedFd> {
         match self.sink.get()? {
-            Sink::File(file) if !self.is_inherited => Some(file),
+            Sink::File(file) if !self.is_inherited && self.standard_stream().is_none() => {
+                Some(file)
+            }
             Sink::File(_) | Sink::Stream(_) => None,
         }
     }
@@ -316,6 +335,15 @@ fn open_path(path: &str) -> io::Result<Sink> {
         }
         _ => log_file(path).map(Sink::File),
     }
+}
+
+fn open_standard(stream: StandardStream) -> io::Result<Sink> {
+    let (opened, may_wait) = stream.open()?;
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
+    if kind.is_file() {
+        return Ok(Sink::File(opened));
+    }
+    Stream::to_standard(stream, opened, may_wait).map(Sink::Stream)
 }
 
 /// Makes the descriptor `file` refer to the file that `opened` refers to, at once for all threads, so that writing a
