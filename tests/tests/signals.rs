@@ -260,6 +260,18 @@ fn must_have_ended_well(mut server: Server) {
 }
 
 #[test]
+fn a_reload_that_comes_too_late_is_not_left_unanswered() {
+    let (server, _slow) = busy("");
+    send(&server, Signal::TERM);
+    server.wait_for_message("received SIGTERM, gracefully shutting down");
+    server.hup(
+        "the server is shutting down; the configuration was not reloaded, the one in use stays",
+    );
+    send(&server, Signal::QUIT);
+    must_have_ended_well(server);
+}
+
+#[test]
 fn a_second_term_does_not_wait_for_connections() {
     let (server, _slow) = busy("");
     send(&server, Signal::TERM);

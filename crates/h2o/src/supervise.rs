@@ -16,6 +16,9 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 /// How often the main thread does periodic work while the server serves.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Why a reload is refused once the shutdown has begun.
+const SHUTTING_DOWN: &str = "the server is shutting down";
+
 /// The actions of the server that [`handle_events`] calls on signals and other events. The tests of the main thread implement them
 /// by a recorder.
 pub(crate) trait Control {
@@ -91,7 +94,7 @@ pub(crate) fn handle_events(
                 let reply = match phase {
                     Phase::Serving => control.answer(question),
                     Phase::Announced(_) | Phase::Draining(_) | Phase::Closing(_) => {
-                        Reply::Now(Answer::refused("the server is shutting down"))
+                        Reply::Now(Answer::refused(SHUTTING_DOWN))
                     }
                 };
                 // An error is ignored: the client that asked the question may have disconnected.
@@ -167,6 +170,11 @@ impl Phase {
                 control.reopen("SIGHUP");
                 if let Self::Serving = self {
                     control.reload();
+                } else {
+                    report!(
+                        error,
+                        "{SHUTTING_DOWN}; the configuration was not reloaded, the one in use stays"
+                    );
                 }
             }
             (SIGUSR1, _) => control.reopen("SIGUSR1"),
