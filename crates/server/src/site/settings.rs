@@ -592,15 +592,15 @@ fn num_threads(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     let workers = &mut settings(scope).workers;
     workers.clear();
     let Some(items) = command.node.as_sequence() else {
-        let count: usize = command.node.integer("%zu", 0..=4096).map_err(|error| {
+        if command.node.as_str() == Some("0") {
+            return Err(command.error("num-threads must be >=1"));
+        }
+        let count: usize = command.node.integer("%zu", 1..=4096).map_err(|error| {
             if command.node.as_str() == Some("auto") {
                 return error.with_hint("leave the directive out for one thread per CPU");
             }
             error
         })?;
-        if count == 0 {
-            return Err(command.error("num-threads must be >=1"));
-        }
         workers.resize(count, None);
         return Ok(());
     };
