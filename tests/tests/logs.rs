@@ -324,3 +324,39 @@ fn lines_for_standard_output_do_not_move_to_the_error_log() {
         );
     }
 }
+
+#[test]
+fn no_line_that_a_slow_reader_costs_is_left_out_of_the_reports() {
+    let wide = "x".repeat(8000);
+    let config = format!(
+        "
+num-threads: 1
+listen: @PORT@
+error-log: @DIR@/error-log
+access-log: {{ path: '| exec sleep 1000', format: '%U {wide}' }}
+hosts: {{ default: {{ paths: {{ /: {{ redirect: /a }} }} }} }}
+"
+    );
+    let server = Setup::new(&config).start();
+    let mut client = server.connect();
+    for _ in 0..500 {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response("GET").code(), 302);
+    }
+    drop(client);
+    let folder = server.stop();
+    let log = folder.read("error-log");
+    let counts = |what: &str| -> usize {
+        let lines = log.lines().filter_map(|line| line.split_once(what));
+        let numbers = lines.map(|(start, _)| start.rsplit(' ').next().unwrap_or_default());
+        numbers.map(|number| number.parse::<usize>().unwrap()).sum()
+    };
+    let (dropped, waiting) = (
+        counts(" log lines dropped"),
+        counts(" log lines may be lost"),
+    );
+    // A megabyte of lines waits. The pipe holds 64 KiB, and the line that did not fit as a whole counts among those that wait.
+    assert!(dropped > 300 && waiting > 100, "{dropped} {waiting}");
+    let in_pipe = 500 - dropped - waiting;
+    assert!(in_pipe <= 8, "{dropped} {waiting}");
+}

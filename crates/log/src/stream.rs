@@ -73,6 +73,8 @@ struct State {
     is_cut: bool,
     /// Number of bytes that the helper thread has taken out of the backlog and not written yet.
     taken: usize,
+    /// Number of line ends in these bytes.
+    taken_lines: u64,
     has_helper: bool,
     dropped: u64,
     /// When this process last reported dropped lines, in seconds since the Unix epoch.
@@ -135,6 +137,7 @@ impl Stream {
             backlog: Vec::new(),
             is_cut: false,
             taken: 0,
+            taken_lines: 0,
             has_helper: false,
             dropped: 0,
             reported: 0,
@@ -261,9 +264,18 @@ impl Stream {
         while state.phase == Phase::Closing || state.is_watched && !state.is_error_log {
             let left = deadline.saturating_duration_since(now());
             if left.is_zero() {
-                return;
+                break;
             }
             state = self.shared.wait(state, Some(left));
+        }
+        let dropped = std::mem::take(&mut state.dropped);
+        let unwritten = line_ends(&state.backlog) + state.taken_lines;
+        let is_error_log = state.is_error_log;
+        drop(state);
+        // The error log itself takes no lines any more.
+        if !is_error_log {
+            self.shared.report_dropped(dropped);
+            self.shared.report_unwritten(unwritten);
         }
     }
 }
@@ -352,6 +364,7 @@ impl Shared {
             std::mem::swap(&mut batch, &mut state.backlog);
             let is_cut = std::mem::take(&mut state.is_cut);
             state.taken = batch.len();
+            state.taken_lines = line_ends(&batch);
             drop(state);
             self.write_batch(&fd, &batch, is_cut);
             batch.clear();
@@ -369,6 +382,7 @@ impl Shared {
                 Ok(count) => {
                     written += count;
                     state.taken = batch.len() - written;
+                    state.taken_lines = line_ends(&batch[written..]);
                 }
                 Err(Errno::AGAIN) => {
                     let is_awaited = state.phase == Phase::Open;
@@ -525,6 +539,17 @@ impl Shared {
         }
     }
 
+    /// Reports lines that the helper thread still tries to write after the log was closed. They are lost if the process ends.
+    fn report_unwritten(&self, lines: u64) {
+        if lines > 0 {
+            report!(
+                warning,
+                "{lines} log lines may be lost, because the reader of the log had not taken them when the log was closed: {}",
+                self.name()
+            );
+        }
+    }
+
     fn report_dropped(&self, lines: u64) {
         if lines > 0 {
             report!(
@@ -544,6 +569,7 @@ impl State {
         self.backlog = Vec::new();
         self.is_cut = false;
         self.taken = 0;
+        self.taken_lines = 0;
     }
 }
 
@@ -608,6 +634,10 @@ fn has_unread(input: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
+}
+
+fn line_ends(lines: &[u8]) -> u64 {
+    lines.iter().map(|&byte| u64::from(byte == b'\n')).sum()
 }
 
 /// The part of `batch` to send to a new reader, after `written` bytes of it went to the last reader: it begins with a
