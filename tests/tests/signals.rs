@@ -348,6 +348,18 @@ fn the_pid_file_of_a_successor_is_not_removed() {
 }
 
 #[test]
+fn a_pid_file_of_a_running_server_is_not_taken_over_silently() {
+    let server = Setup::new(&format!("listen: @PORT@\npid-file: @DIR@/pid\n{SITE}")).start();
+    assert!(!server.messages().contains("pid file"));
+    let pid_file = server.folder.name_of("pid");
+    let second = Setup::new(&format!("listen: @PORT@\npid-file: {pid_file}\n{SITE}")).start();
+    second.wait_for_message(&format!(
+        "[warning] {}: the pid file {pid_file} is that of a server that runs",
+        second.pid()
+    ));
+}
+
+#[test]
 fn a_directory_for_temporary_files_that_the_running_user_cannot_use_is_refused() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root becomes another user");

@@ -46,6 +46,11 @@ fn path_of(pid_file: &Path) -> PathBuf {
     path.into()
 }
 
+/// Whether a running server answers on the control socket beside this pid file.
+pub(crate) fn is_answered(pid_file: &Path) -> bool {
+    UnixStream::connect(path_of(pid_file)).is_ok()
+}
+
 impl ControlSocket {
     /// Opens the control socket with the rights of the starting user. Must be called before threads are started, because it changes
     /// the umask of the whole process for a moment.

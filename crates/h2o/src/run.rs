@@ -17,7 +17,7 @@ use crate::pid_file::PidFile;
 use crate::running::RunningServer;
 use crate::supervise::{End, handle_events};
 use crate::systemd::{self, State};
-use crate::{Failure, error_log, print_out, privileges};
+use crate::{Failure, control, error_log, print_out, privileges};
 
 /// The arguments of [`serve`].
 pub(crate) struct Plan<'a> {
@@ -66,6 +66,16 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
     let log = error_log::open(&settings, plan.parent.is_master)?;
     let own_pid_file = settings.pid_file.as_ref();
+    // A supervisor starts the next worker while the one before still answers.
+    if let Some(path) =
+        own_pid_file.filter(|path| !plan.parent.is_supervisor() && control::is_answered(path))
+    {
+        report!(
+            warning,
+            "the pid file {} is that of a server that runs: its signals, `h2o reload` and `h2o top` reach this server from now on",
+            path.display()
+        );
+    }
     let mut pid_file = match own_pid_file.filter(|_| !plan.parent.is_master) {
         Some(path) => Some(PidFile::open(path)?),
         None => None,
