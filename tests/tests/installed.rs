@@ -302,6 +302,20 @@ fn sockets_of_systemd_are_served() {
         }
     }
 
+    // After a reload the socket of systemd still serves both address families.
+    let process = rustix::process::Pid::from_child(&activated.0);
+    rustix::process::kill_process(process, rustix::process::Signal::HUP)
+        .expect("the process is a child of the test");
+    let log = eventually("the result of the reload", || {
+        let log = folder.read("log");
+        (log.contains("reloaded the configuration") || log.contains("not reloaded")).then_some(log)
+    });
+    assert!(!log.contains("was not reloaded"), "{log}");
+    for host in ["127.0.0.1", "[::1]"] {
+        let response = curl(&[&format!("http://{host}:{port}/small")]);
+        assert_eq!(response.text().lines().last(), Some("hello"));
+    }
+
     drop(activated);
 
     // systemd passes a socket that no `listen` of the configuration names.

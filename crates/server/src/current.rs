@@ -14,6 +14,7 @@ use crate::listener::{ListenerConfig, ListenerId};
 use crate::site::certificates::TlsListeners;
 use crate::site::listen::Listeners;
 use crate::sockets::bind::ListeningSockets;
+use crate::sockets::inherited::Covered;
 
 /// The configuration that the server uses now, with the background services that run for it outside of the workers.
 pub(crate) struct Current {
@@ -22,6 +23,8 @@ pub(crate) struct Current {
     services: Vec<RunningService>,
     /// The open listeners, each with its number.
     open: Vec<(Endpoint, ListenerId)>,
+    /// The addresses whose connections arrive at the inherited socket of another listener, as long as that is open.
+    covered: Vec<Covered>,
     /// The number that the last new listener got; the next one gets the number after it.
     next_id: u32,
 }
@@ -48,6 +51,7 @@ impl Current {
             tls: TlsListeners::new(Arc::clone(&loaded.site), resumption),
             services: Vec::new(),
             open: Vec::new(),
+            covered: Vec::new(),
             next_id: 0,
         }
     }
@@ -58,13 +62,16 @@ impl Current {
         let resumption = Arc::clone(self.tls.resumption());
         Self {
             open: self.open.clone(),
+            covered: self.covered.clone(),
             next_id: self.next_id,
             ..Self::new(loaded, resumption)
         }
     }
 
+    /// Whether connections to this address arrive already.
     pub(crate) fn is_open(&self, endpoint: &Endpoint) -> bool {
         self.open.iter().any(|(open, _)| open == endpoint)
+            || self.covered.iter().any(|covered| covered.ipv4 == *endpoint)
     }
 
     /// Returns one [`Generation`] for each worker: the listeners of the configuration, with the sockets that were opened for them.
@@ -85,6 +92,7 @@ impl Current {
             adopted: adopted.clone(),
         };
         let mut out: Vec<Generation> = (0..workers).map(|_| generation()).collect();
+        self.covered.extend(bound.covered);
         let mut bound = bound.sockets.into_iter().peekable();
         let mut open = Vec::new();
         for (index, listener) in configured.0.iter().enumerate() {
@@ -137,6 +145,8 @@ impl Current {
             }
         }
         self.open = open;
+        let open = &self.open;
+        (self.covered).retain(|covered| open.iter().any(|(open, _)| *open == covered.by));
         Ok(out)
     }
 

@@ -97,6 +97,7 @@ pub fn try_requests(
     let nothing = ListeningSockets {
         sockets: Vec::new(),
         warnings: Vec::new(),
+        covered: Vec::new(),
         handover: None,
     };
     let (config, orders) = worker::only_config(loaded, nothing).map_err(TrialError::System)?;

@@ -17,7 +17,7 @@ use crate::quic::handover::Handover;
 use crate::site::listen::{Listener, Listeners};
 use crate::site::port_holder::{PortHolder, port_holder};
 use crate::site::settings::ServerSettings;
-use crate::sockets::inherited::{Claim, InheritedSockets, supervisor_generation};
+use crate::sockets::inherited::{Claim, Covered, InheritedSockets, supervisor_generation};
 use crate::sys;
 
 /// Length of the accept queue of a listening socket; the kernel lowers it to `net.core.somaxconn`.
@@ -30,6 +30,8 @@ pub struct ListeningSockets {
     pub(crate) sockets: Vec<(usize, Vec<OwnedFd>)>,
     /// Warnings for the administrator that do not prevent the start.
     pub warnings: Vec<String>,
+    /// The listeners without a socket whose connections arrive at an inherited socket of another address.
+    pub(crate) covered: Vec<Covered>,
     /// The sockets to other generations of this server (processes before and after an upgrade of the binary), which share its UDP
     /// sockets.
     pub(crate) handover: Option<Handover>,
@@ -118,6 +120,7 @@ pub(crate) fn bind_new(
     let mut bound = ListeningSockets {
         sockets: Vec::new(),
         warnings: Vec::new(),
+        covered: Vec::new(),
         handover: None,
     };
     if let Some(count) = settings.quic_workers.filter(|count| *count > workers) {
@@ -145,7 +148,10 @@ pub(crate) fn bind_new(
                     .map_err(|error| listener.error(reason(&error)).to_string())?;
                 vec![socket]
             }
-            Claim::Covered => continue,
+            Claim::Covered(covered) => {
+                bound.covered.push(covered);
+                continue;
+            }
             Claim::Missing if is_family_absent(listener) => continue,
             Claim::Missing => return Err(listener.error(not_bound(listener)).to_string()),
             Claim::Open => match open(listener, &settings, workers, &mut bound.warnings)? {

@@ -18,8 +18,7 @@ const FIRST_ACTIVATED: RawFd = 3;
 /// The listening sockets that the parent process has passed to this one.
 pub struct InheritedSockets {
     sockets: Vec<Inherited>,
-    /// IPv4 addresses of listeners whose connections arrive at an inherited socket of an IPv6 address.
-    covered: Vec<Endpoint>,
+    covered: Vec<Covered>,
     from: Supervisor,
 }
 
@@ -38,12 +37,20 @@ struct Inherited {
     endpoint: Endpoint,
 }
 
+/// An IPv4 address whose connections arrive at an inherited socket of an IPv6 address.
+#[derive(Clone)]
+pub(crate) struct Covered {
+    pub(crate) ipv4: Endpoint,
+    /// The address of the inherited socket.
+    pub(crate) by: Endpoint,
+}
+
 /// Where a listener's socket comes from when a supervisor has passed sockets.
 pub(crate) enum Claim {
     /// The supervisor has opened this socket for the listener.
     Socket(OwnedFd),
     /// The listener needs no socket: connections to its address arrive at an inherited socket of another address.
-    Covered,
+    Covered(Covered),
     /// The server must open the listener's socket itself.
     Open,
     /// The supervisor should have opened a socket for the listener and has not, which is an error.
@@ -96,10 +103,11 @@ impl InheritedSockets {
         if let Some(at) = sockets.position(|inherited| inherited.endpoint == *endpoint) {
             return Claim::Socket(self.sockets.remove(at).socket);
         }
-        match self.from {
-            Supervisor::ServerStarter(_) => Claim::Missing,
-            Supervisor::Systemd if self.covered.contains(endpoint) => Claim::Covered,
-            Supervisor::Systemd => Claim::Open,
+        let covered = self.covered.iter().find(|known| known.ipv4 == *endpoint);
+        match (&self.from, covered) {
+            (Supervisor::ServerStarter(_), _) => Claim::Missing,
+            (Supervisor::Systemd, Some(covered)) => Claim::Covered(covered.clone()),
+            (Supervisor::Systemd, None) => Claim::Open,
         }
     }
 
@@ -133,16 +141,19 @@ pub(crate) fn supervisor_generation() -> Option<u64> {
 
 /// The IPv4 address whose connections also arrive at an inherited socket that is bound to all IPv6 addresses, such as one of
 /// systemd's `ListenStream=PORT`.
-fn covered_by(inherited: &Inherited) -> Option<Endpoint> {
+fn covered_by(inherited: &Inherited) -> Option<Covered> {
     let (Endpoint::Tcp(address) | Endpoint::Udp(address)) = &inherited.endpoint else {
         return None;
     };
     let is_dual = address.ip() == Ipv6Addr::UNSPECIFIED
         && sockopt::ipv6_v6only(&inherited.socket) == Ok(false);
     let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-    is_dual.then_some(match inherited.endpoint {
-        Endpoint::Udp(_) => Endpoint::Udp(ipv4),
-        Endpoint::Tcp(_) | Endpoint::Unix(_) => Endpoint::Tcp(ipv4),
+    is_dual.then_some(Covered {
+        ipv4: match inherited.endpoint {
+            Endpoint::Udp(_) => Endpoint::Udp(ipv4),
+            Endpoint::Tcp(_) | Endpoint::Unix(_) => Endpoint::Tcp(ipv4),
+        },
+        by: inherited.endpoint.clone(),
     })
 }
 
