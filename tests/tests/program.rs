@@ -511,6 +511,21 @@ fn an_old_socket_file_is_replaced_and_another_file_is_not() {
 }
 
 #[test]
+fn no_second_server_takes_the_unix_socket_of_the_first() {
+    let config = format!("listen: {{ port: @DIR@/h2o.sock, type: unix }}\n{SITE}");
+    let server = Setup::new(&config).start();
+    let path = server.folder.name_of("h2o.sock");
+    let want = format!("{path}: another program listens to it");
+    let file = server.folder.name_of("h2o.conf");
+    for mode in ["worker", "master"] {
+        let output = h2o(&["-m", mode, "-c", &file]);
+        assert_eq!(output.code, 78, "{output}");
+        assert!(output.stderr.contains(&want), "{output}");
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+    }
+}
+
+#[test]
 fn the_proxy_protocol_gives_the_client_its_address() {
     let config = format!(
         "num-threads: 1\nlisten: {{ port: @PORT@, proxy-protocol: ON }}\naccess-log: {{ path: @DIR@/log, format: '%h %{{remote}}p' }}\n{SITE}"

@@ -501,3 +501,51 @@ fn listeners_appear_and_vanish() {
     );
     assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
 }
+
+#[test]
+fn no_reload_takes_a_unix_socket_from_whoever_listens_there() {
+    let answers =
+        |socket: &std::path::Path| std::os::unix::net::UnixStream::connect(socket).is_ok();
+    let folder = Folder::new();
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let busy = holder
+        .local_addr()
+        .expect("the socket has an address")
+        .port();
+    let config = |listeners: &str| site(listeners, &redirect("/a", "here"));
+    let own = "listen: { type: unix, port: @DIR@/own }";
+    let mut server = Setup::in_folder(folder, &config(own)).start();
+    let path = server.folder.at("own");
+    assert!(answers(&path));
+    // Another name of the server's own socket is the same listener, whether or not the reload succeeds.
+    let renamed = "listen: { type: unix, port: @DIR@/../@NAME/own }";
+    let name = server
+        .folder
+        .path()
+        .file_name()
+        .expect("the folder has a name");
+    let renamed = renamed.replace("@NAME", &name.to_string_lossy());
+    let taken = format!("{renamed}\nlisten: {{ host: 127.0.0.1, port: {busy} }}");
+    server.write_config(&config(&taken));
+    server.hup("the configuration was not reloaded");
+    assert!(answers(&path));
+    server.write_config(&config(&renamed));
+    server.reload();
+    assert!(answers(&path));
+    // The socket of another program is left to it.
+    let other = server.folder.at("other");
+    let listener = std::os::unix::net::UnixListener::bind(&other).expect("the folder is writable");
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&other, everybody).expect("the test owns the file");
+    server.write_config(&config(&format!(
+        "{renamed}\nlisten: {{ type: unix, port: @DIR@/other }}"
+    )));
+    server.hup(&format!(
+        "failed to listen to socket:{}: another program listens to it",
+        other.display()
+    ));
+    assert!(answers(&other));
+    drop(listener);
+    server.reload();
+    assert!(answers(&other) && answers(&path));
+}

@@ -129,6 +129,7 @@ fn open_udp(name: &str) -> io::Result<OwnedFd> {
 
 fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        h2o_server::refuse_live_socket(path)?;
         std::fs::remove_file(path)?;
     }
     let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;

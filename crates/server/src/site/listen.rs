@@ -1,6 +1,7 @@
 //! The directive `listen`: the addresses to bind, their options, and the hosts that they serve.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -221,7 +222,7 @@ fn listen(scope: &mut Scope, command: &Command<'_>, node: &Node) -> Result<(), E
     let endpoints = match (kind, quic) {
         (Some("quic"), _) | (None, Some(_)) => udp_addresses(port, attributes.get("host"))?,
         (None | Some("tcp"), _) => tcp_addresses(port, attributes.get("host"))?,
-        (Some("unix"), _) => vec![unix_address(port)?],
+        (Some("unix"), _) => vec![unix_address(scope, port)?],
         (Some(other @ "mptcp"), _) => {
             return Err(attributes
                 .require("type")?
@@ -343,7 +344,7 @@ fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
     Ok(addresses)
 }
 
-fn unix_address(port: &Node) -> Result<Address, Error> {
+fn unix_address(scope: &Scope, port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
     // The kernel's `sun_path` has 108 bytes and must end with a zero byte.
     if path.len() >= 108 {
@@ -354,7 +355,23 @@ fn unix_address(port: &Node) -> Result<Address, Error> {
     if path.is_empty() {
         return Err(port.error("the path of a unix socket cannot be empty"));
     }
-    Ok((Endpoint::Unix(path.into()), path.into(), false))
+    let known = running_socket(scope, Path::new(path));
+    let endpoint = known.unwrap_or_else(|| Endpoint::Unix(path.into()));
+    Ok((endpoint, path.into(), false))
+}
+
+/// The address of the running server's listener whose socket file is at `path`, too: the configuration that is read to replace the
+/// running one may write the path of the same socket differently.
+fn running_socket(scope: &Scope, path: &Path) -> Option<Endpoint> {
+    let file = |path: &Path| {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let wanted = file(path)?;
+    let listeners = scope.running.as_ref()?.shared.get::<Listeners>();
+    let mut open = listeners.0.iter();
+    let same = open.find(|open| open.unix_path().and_then(file) == Some(wanted))?;
+    Some(same.endpoint.clone())
 }
 
 /// An `ssl` mapping in the configuration.

@@ -10,6 +10,7 @@ use h2o_config::Error;
 use h2o_exchange::{Endpoint, Resources};
 use h2o_log::reason;
 use h2o_opener::SocketSpec;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::LoadedConfig;
@@ -486,6 +487,9 @@ fn bind_unix(
     let shown = path.display();
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
+            refuse_live_socket(path).map_err(|error| {
+                format!("failed to listen to socket:{shown}: {}", reason(&error))
+            })?;
             std::fs::remove_file(path).map_err(|error| {
                 format!(
                     "failed to remove the old socket:{shown}: {}",
@@ -511,6 +515,30 @@ fn bind_unix(
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
     set_access(path, owner_ids(listener)?, listener.unix.permission)?;
     Ok(socket)
+}
+
+/// Checks that no program listens to the Unix socket at `path`, so that its file can be removed. Whoever removes the file of a socket
+/// in use takes all later clients from the program that listens to it.
+///
+/// # Errors
+/// What keeps the socket from being replaced: a program that listens to it, or the reason why nobody can tell.
+pub fn refuse_live_socket(path: &Path) -> io::Result<()> {
+    let in_use = || {
+        let text = "another program listens to it; stop that program, or take another path";
+        Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+    };
+    let client = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
+    match rustix::net::connect(&client, &SocketAddrUnix::new(path)?) {
+        // The queue of the socket is full, or it is a socket of datagrams.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => in_use(),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        Err(error) => {
+            let reason = reason(&error.into());
+            Err(io::Error::other(format!(
+                "no way to find out whether another program listens to it: {reason}"
+            )))
+        }
+    }
 }
 
 /// The ids of the user and group that own the file of a Unix socket, if its listener names an owner.
