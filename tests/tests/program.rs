@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use h2o_tests::{Folder, Output, Setup, binary, eventually, run};
+use h2o_tests::{Folder, Output, Setup, binary, eventually, free_port, run};
 
 const SITE: &str = "
 hosts:
@@ -523,6 +523,21 @@ fn no_second_server_takes_the_unix_socket_of_the_first() {
         assert!(output.stderr.contains(&want), "{output}");
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     }
+}
+
+#[test]
+fn a_server_does_not_call_itself_the_holder_of_its_port() {
+    let folder = Folder::new();
+    let port = free_port();
+    let config = format!("listen: {port}\nlisten: {{ host: 127.0.0.1, port: {port} }}\n{SITE}");
+    folder.write("h2o.conf", config.replace("@DIR@", "/srv"));
+    let file = folder.name_of("h2o.conf");
+    let output = h2o(&["-c", &file]);
+    assert_eq!(output.code, 78, "{output}");
+    let want = format!(
+        "(column 9; the `listen` at {file}:1 covers the address; leave out one of the two)"
+    );
+    assert!(output.stderr.contains(&want), "{output}");
 }
 
 #[test]

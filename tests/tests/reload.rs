@@ -549,3 +549,20 @@ fn no_reload_takes_a_unix_socket_from_whoever_listens_there() {
     server.reload();
     assert!(answers(&other) && answers(&path));
 }
+
+#[test]
+fn a_reload_that_needs_a_restart_for_an_address_says_so() {
+    let specific = site("", &redirect("/a", "here"));
+    let any = specific.replace(
+        "listen: { host: 127.0.0.1, port: @PORT@ }",
+        "listen: @PORT@",
+    );
+    assert_ne!(specific, any);
+    let server = Setup::new(&any).start();
+    server.replace_config(&specific);
+    server.hup("covers the address; this change needs a restart");
+    server.replace_config(&format!(
+        "{any}listen: {{ host: 127.0.0.1, port: @PORT@ }}\n"
+    ));
+    server.hup("covers the address; leave out one of the two");
+}

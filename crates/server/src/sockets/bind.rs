@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
+use std::os::unix::process::parent_id;
 use std::path::Path;
 
 use h2o_config::Error;
@@ -155,7 +156,13 @@ pub(crate) fn bind_new(
             }
             Claim::Missing if is_family_absent(listener) => continue,
             Claim::Missing => return Err(listener.error(not_bound(listener)).to_string()),
-            Claim::Open => match open(listener, &settings, workers, &mut bound.warnings)? {
+            Claim::Open => match open(
+                listener,
+                &listeners,
+                &settings,
+                workers,
+                &mut bound.warnings,
+            )? {
                 Some(sockets) => sockets,
                 None => continue,
             },
@@ -189,6 +196,7 @@ fn open_handover(
 /// address family.
 fn open(
     listener: &Listener,
+    listeners: &Listeners,
     settings: &ServerSettings,
     workers: usize,
     warnings: &mut Vec<String>,
@@ -224,7 +232,7 @@ fn open(
     };
     match opened {
         Ok(sockets) => Ok(Some(sockets)),
-        Err(error) => match bind_failure(address, listener, &error) {
+        Err(error) => match bind_failure(address, listener, listeners, &error) {
             None => Ok(None),
             Some(failure) => Err(failure.to_string()),
         },
@@ -260,25 +268,36 @@ fn is_family_absent(listener: &Listener) -> bool {
 
 /// Checks whether the ports of a configuration can be bound, without listening.
 pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Error> {
-    let failures = listeners.0.iter().filter_map(|listener| {
-        let (address, error) = match listener.endpoint {
-            Endpoint::Tcp(address) => (address, open_tcp(address, settings).err()?),
-            Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
-            Endpoint::Unix(_) => return None,
-        };
-        // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
-        // itself has the port. Only root sees which process has a port of another user: for others it may be the running server.
-        let may_be_ours = || {
-            let holder = port_holder(address, listener.transport());
-            holder.map_or(!rustix::process::geteuid().is_root(), |holder| {
-                holder.is_same_program
-            })
-        };
-        if error.kind() == io::ErrorKind::PermissionDenied || may_be_ours() {
-            return None;
-        }
-        bind_failure(address, listener, &error)
-    });
+    let failures = listeners
+        .0
+        .iter()
+        .enumerate()
+        .filter_map(|(index, listener)| {
+            let earlier = listeners.0.iter().take(index);
+            if !settings.tcp_reuseport
+                && let Some(other) = covering(listener, earlier)
+            {
+                let error = io::Error::from(Errno::ADDRINUSE);
+                return Some(not_listening(listener, &error).with_hint(covered_hint(other)));
+            }
+            let (address, error) = match listener.endpoint {
+                Endpoint::Tcp(address) => (address, open_tcp(address, settings).err()?),
+                Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
+                Endpoint::Unix(_) => return None,
+            };
+            // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
+            // itself has the port. Only root sees which process has a port of another user: for others it may be the running server.
+            let may_be_ours = || {
+                let holder = port_holder(address, listener.transport());
+                holder.map_or(!rustix::process::geteuid().is_root(), |holder| {
+                    holder.is_same_program
+                })
+            };
+            if error.kind() == io::ErrorKind::PermissionDenied || may_be_ours() {
+                return None;
+            }
+            bind_failure(address, listener, listeners, &error)
+        });
     let mut failures: Vec<Error> = failures.collect();
     // A `listen` without `host` has one address per address family, and both fail with the same error, which is reported once.
     failures.dedup_by_key(|failure| failure.pos.clone());
@@ -287,19 +306,27 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
 
 /// Makes the error for a port that cannot be bound. Returns `None` if the machine lacks the address family and `listen` has no
 /// `host`.
-fn bind_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> Option<Error> {
+fn bind_failure(
+    address: SocketAddr,
+    listener: &Listener,
+    listeners: &Listeners,
+    error: &io::Error,
+) -> Option<Error> {
     if listener.any_address && address.is_ipv6() && is_family_missing(error) {
         return None;
     }
-    let transport = listener.transport();
-    let failure = listener.error(format!(
-        "failed to listen to {} port {}: {}",
-        transport.name(),
-        listener.label,
-        reason(error)
-    ));
+    let failure = not_listening(listener, error);
     Some(match error.kind() {
-        io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address, transport) {
+        io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address, listener.transport()) {
+            // A supervisor has the sockets of its workers open, too.
+            Some(holder) if [std::process::id(), parent_id()].contains(&holder.pid) => {
+                match covering(listener, &listeners.0) {
+                    Some(other) => covered_hint(other),
+                    None => "a `listen` that this server has open, and that the new configuration lacks, covers the address; this \
+                             change needs a restart"
+                        .to_owned(),
+                }
+            }
             Some(PortHolder { name, pid, .. }) => {
                 format!("`{name}` (process {pid}) listens there; stop it, or take another port")
             }
@@ -314,6 +341,39 @@ fn bind_failure(address: SocketAddr, listener: &Listener, error: &io::Error) -> 
         }
         _ => failure,
     })
+}
+
+fn not_listening(listener: &Listener, error: &io::Error) -> Error {
+    listener.error(format!(
+        "failed to listen to {} port {}: {}",
+        listener.transport().name(),
+        listener.label,
+        reason(error)
+    ))
+}
+
+/// Finds a listener among `others` that has the port of `listener` on the same address: one of the two is for all addresses.
+fn covering<'a>(
+    listener: &Listener,
+    others: impl IntoIterator<Item = &'a Listener>,
+) -> Option<&'a Listener> {
+    let Endpoint::Tcp(address) = listener.endpoint else {
+        return None;
+    };
+    others.into_iter().find(|other| {
+        let Endpoint::Tcp(other) = other.endpoint else {
+            return false;
+        };
+        other != address
+            && other.port() == address.port()
+            && other.is_ipv4() == address.is_ipv4()
+            && (other.ip().is_unspecified() || address.ip().is_unspecified())
+    })
+}
+
+fn covered_hint(other: &Listener) -> String {
+    let (file, line) = (other.pos.file(), other.pos.line());
+    format!("the `listen` at {file}:{line} covers the address; leave out one of the two")
 }
 
 fn is_family_missing(error: &io::Error) -> bool {
