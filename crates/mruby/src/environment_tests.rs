@@ -93,3 +93,27 @@ fn each_script_has_its_own_acl_also_when_one_waits_before_it_or_behind_it() {
     assert_eq!(crate::tests::resume_all(&vm), 2);
     assert_eq!(evaluate(&vm, "[$first, $second]"), "[1, 2]");
 }
+
+#[test]
+fn no_two_vms_have_the_same_random_numbers_unless_the_script_seeds_them() {
+    let draws = |script: &str| [(); 2].map(|()| evaluate(&vm(), script));
+    for script in [
+        "[rand(1 << 30), rand(1 << 30)]",
+        "(0..40).to_a.shuffle",
+        "srand; [rand(1 << 30), rand(1 << 30)]",
+        "Random.srand; Random.rand(1 << 30)",
+        "Random.new.rand(1 << 30)",
+        "random = Random.new(5); random.srand; random.rand(1 << 30)",
+    ] {
+        let [one, other] = draws(script);
+        assert_ne!(one, other, "{script}");
+    }
+    for script in [
+        "srand(5); [rand(1 << 30), srand(7)]",
+        "Random.srand(5); (0..40).to_a.shuffle",
+        "Random.new(5).rand(1 << 30)",
+    ] {
+        let [one, other] = draws(script);
+        assert_eq!(one, other, "{script}");
+    }
+}

@@ -20,6 +20,7 @@ mod function;
 mod json;
 mod limits;
 mod meter;
+mod random;
 mod regexp;
 mod require;
 mod strand;
