@@ -1,5 +1,6 @@
 //! The methods `H2O.next` and `H2O.reprocess`: requests that scripts make to this server itself.
 
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
@@ -10,7 +11,7 @@ use h2o_exchange::{
     SubRequestStart, Timings, Trailers, Transport, Worker,
 };
 use h2o_http::Known;
-use h2o_mruby::{Kind, Leave, Value, Vm};
+use h2o_mruby::{Kind, Leave, Rooted, Value, Vm};
 use tokio::task::AbortHandle;
 
 use super::arrival::Arrival;
@@ -146,7 +147,7 @@ fn begin(vm: &Vm, is_next: bool, env: Value) -> Result<Value, Leave> {
     } else {
         (SubRequestStart::Routing, Route::default())
     };
-    let on_error = error_sink(vm, described.errors)?;
+    let (on_error, lines) = error_sink(vm, described.errors)?;
     let exchange = make_exchange(&worker, &site, described);
     {
         let exchange = &mut *exchange.borrow_mut();
@@ -156,7 +157,7 @@ fn begin(vm: &Vm, is_next: bool, env: Value) -> Result<Value, Leave> {
     let module = vm.constant(None, "H2O")?;
     let class = vm.constant(Some(module), "AppRequest")?;
     let response = Arrival::default();
-    let task = worker.spawn(answer(vm.reference(), exchange, response.clone()));
+    let task = worker.spawn(answer(vm.reference(), exchange, lines, response.clone()));
     let call = InnerCall {
         response,
         task: task.abort_handle(),
@@ -164,7 +165,12 @@ fn begin(vm: &Vm, is_next: bool, env: Value) -> Result<Value, Leave> {
     Ok(vm.object(class, AppRequest(Rc::new(call)))?)
 }
 
-async fn answer(vm: Weak<Vm>, exchange: ExchangeRef, arrival: Arrival<Response>) {
+async fn answer(
+    vm: Weak<Vm>,
+    exchange: ExchangeRef,
+    lines: Option<Rc<ErrorLines>>,
+    arrival: Arrival<Response>,
+) {
     let worker = Rc::clone(&exchange.borrow().worker);
     let kept = Kept(Rc::clone(&exchange));
     let service = worker.local::<SubRequestService>();
@@ -180,6 +186,10 @@ async fn answer(vm: Weak<Vm>, exchange: ExchangeRef, arrival: Arrival<Response>)
         })),
         body @ (Body::Empty | Body::Bytes(_) | Body::File(_)) => body,
     };
+    // The script finds the lines in its object when `join` returns.
+    if let Some(lines) = lines {
+        lines.write();
+    }
     arrival.settle(&vm, response);
 }
 
@@ -215,32 +225,57 @@ fn make_exchange(worker: &Rc<Worker>, site: &Rc<LocalSite>, described: Descripti
 }
 
 /// The function that gets the error lines of a sub-request: it writes them to `rack.errors` of the Hash. `None` if the
-/// Hash has none.
-fn error_sink(vm: &Vm, errors: Value) -> Result<Option<ErrorSink>, Leave> {
+/// Hash has none. If `rack.errors` is an object of the script, the second value has the lines that are to be written.
+fn error_sink(
+    vm: &Vm,
+    errors: Value,
+) -> Result<(Option<ErrorSink>, Option<Rc<ErrorLines>>), Leave> {
     if errors.is_nil() {
-        return Ok(None);
+        return Ok((None, None));
     }
     if let Ok(request) = vm.with_object(errors, Rc::<RequestState>::clone) {
-        return Ok(Some(Box::new(move |line| {
-            request.write_line(line.to_owned())
-        })));
+        let sink: ErrorSink = Box::new(move |line| request.write_line(line.to_owned()));
+        return Ok((Some(sink), None));
     }
-    let (worker, reference) = (Host::worker(vm)?, vm.reference());
-    let errors = Rc::new(vm.root(errors)?);
-    Ok(Some(Box::new(move |line| {
-        let (line, errors, vm) = (line.to_owned(), Rc::clone(&errors), reference.clone());
-        // A task writes the line later, because Ruby may be running now.
-        worker.spawn(async move {
-            let Some(vm) = vm.upgrade() else {
-                return;
-            };
-            vm.scope(|| {
+    let worker = Host::worker(vm)?;
+    let lines = Rc::new(ErrorLines {
+        queue: RefCell::default(),
+        errors: vm.root(errors)?,
+        vm: vm.reference(),
+    });
+    let queued = Rc::clone(&lines);
+    let sink: ErrorSink = Box::new(move |line| {
+        queued.queue.borrow_mut().push(line.to_owned());
+        // A task writes the line, because Ruby may be running now. If the response comes first, the lines are written before it.
+        let queued = Rc::clone(&queued);
+        worker.spawn(async move { queued.write() });
+    });
+    Ok((Some(sink), Some(lines)))
+}
+
+/// The error lines of a sub-request that are written to an object of the script.
+struct ErrorLines {
+    queue: RefCell<Vec<String>>,
+    /// The object, whose method `write` is called with each line.
+    errors: Rooted,
+    vm: Weak<Vm>,
+}
+
+impl ErrorLines {
+    /// Writes the queued lines. Ruby must not be running.
+    fn write(&self) {
+        let lines = self.queue.take();
+        let Some(vm) = self.vm.upgrade().filter(|_| !lines.is_empty()) else {
+            return;
+        };
+        vm.scope(|| {
+            for line in lines {
                 if let Ok(line) = vm.string(line) {
-                    let _ = vm.call(errors.value(), "write", &[line]);
+                    let _ = vm.call(self.errors.value(), "write", &[line]);
                 }
-            });
+            }
         });
-    })))
+    }
 }
 
 /// The transport of a sub-request, which has no connection but only the server's address.
