@@ -858,3 +858,22 @@ hosts:
     echo.wait_for("GET /caf");
     assert!(echo.received(0).starts_with(b"GET /caf\xe9 HTTP/1.1\r\n"));
 }
+
+#[test]
+fn the_memory_of_a_request_body_is_free_when_the_request_has_ended() {
+    const LEN: usize = 8 << 20;
+    let config = "listen: @PORT@\nnum-threads: 1\nhosts:\n  default:\n    paths:\n      /:\n        mruby.handler: |\n          lambda { |env| env[\"rack.input\"]; [200, {}, [env[\"CONTENT_LENGTH\"]]] }\n";
+    let server = Setup::new(config).file("body", "x".repeat(LEN)).start();
+    let body = format!("@{}", server.folder.at("body").display());
+    let before = server.memory();
+    for _ in 0..20 {
+        let url = server.url("/");
+        let got = run(
+            "curl",
+            &["-s", "-H", "expect:", "--data-binary", &body, &url],
+        );
+        assert_eq!(got.text(), LEN.to_string());
+    }
+    let grown = server.memory().saturating_sub(before);
+    assert!(grown < 10 * LEN, "20 bodies of {LEN} octets left {grown}");
+}

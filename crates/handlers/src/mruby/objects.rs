@@ -18,7 +18,9 @@ use crate::header;
 /// client disconnects.
 pub(super) struct RequestState {
     has_ended: Cell<bool>,
-    body: Option<Bytes>,
+    /// The request body, until the request ends.
+    body: RefCell<Option<Bytes>>,
+    body_len: Option<usize>,
     transport: Weak<dyn Transport>,
     /// The early hints of the script that the exchange has not got yet: the exchange is borrowed while Ruby runs. The
     /// same holds for `lines`, its lines for the error log.
@@ -37,7 +39,8 @@ impl RequestState {
     pub(super) fn new(exchange: &Exchange, body: Option<Bytes>) -> Rc<Self> {
         Rc::new_cyclic(|this| Self {
             has_ended: Cell::new(false),
-            body,
+            body_len: body.as_ref().map(Bytes::len),
+            body: RefCell::new(body),
             transport: Rc::downgrade(&exchange.connection.transport),
             hints: RefCell::default(),
             lines: RefCell::default(),
@@ -53,6 +56,8 @@ impl RequestState {
     pub(super) fn end(&self) {
         self.has_ended.set(true);
         self.waker.take();
+        // Dropped here, since the garbage collector frees the objects of Ruby that share this state only after many more requests.
+        self.body.take();
         if !self.lines.borrow().is_empty() {
             for line in self.lines.take() {
                 self.report(&line);
@@ -70,8 +75,8 @@ impl RequestState {
     }
 
     /// The length of the request body; `None` if the request has no body.
-    pub(super) fn body_len(&self) -> Option<usize> {
-        self.body.as_ref().map(Bytes::len)
+    pub(super) const fn body_len(&self) -> Option<usize> {
+        self.body_len
     }
 
     /// The server's address on the client's connection; `None` if the connection has ended.
@@ -192,7 +197,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     })?;
     vm.define(request, "body", |vm, call| {
         let body = vm.with_object(call.receiver, |request: &Rc<RequestState>| {
-            request.body.clone().unwrap_or_default()
+            request.body.borrow().clone().unwrap_or_default()
         })?;
         vm.string(body).map_err(Leave::Raise)
     })?;
