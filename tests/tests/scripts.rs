@@ -265,6 +265,14 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
         (
             "[-1, {}, []]",
             "status returned from rack app is out of range (RuntimeError)",
+        (
+            "[103, {'link' => '</a>'}, []]",
+            "status returned from rack app is out of range (RuntimeError)",
+        ),
+        (
+            "[101, {'upgrade' => 'x'}, nil]",
+            "status returned from rack app is out of range (RuntimeError)",
+        ),
         ),
         ("[200]", "undefined method 'each' (NoMethodError)"),
         (

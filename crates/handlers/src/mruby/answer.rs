@@ -142,8 +142,11 @@ fn read_plain(response: &PlainResponse<'_>) -> Result<Answer, Leave> {
     }))
 }
 
+/// The final status of a response. Statuses below 200 are refused: a client takes them for an interim response and waits for another, or
+/// closes the connection.
 fn status_of(number: i64) -> Result<StatusCode, Leave> {
     let status = u16::try_from(number).ok().and_then(StatusCode::new);
+    let status = status.filter(|status| status.as_u16() >= 200);
     status.ok_or_else(|| Leave::runtime("status returned from rack app is out of range"))
 }
 
@@ -435,7 +438,7 @@ fn respond(exchange: &Exchange, answer: ScriptResponse) -> Response {
     if has_link {
         response.links = LinkHeaderUse::PushAndFilter;
     }
-    if is_head || status.is_bodyless() || status == StatusCode::SWITCHING_PROTOCOLS {
+    if is_head || status.is_bodyless() {
         response.length = fields.length;
         if kind == BodyKind::Array {
             response.body = Body::Empty;
