@@ -248,6 +248,9 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
     result("[200, {'content-length' => '9', 'connection' => 'x', 'upgrade' => 'y'}, ['abc']]")
         .0
         .must_be("200 OK\ncontent-length: 3\n!upgrade\n\nabc");
+    result("[200, {'a' => \"b\\tc\"}, ['x']]")
+        .0
+        .must_be("200 OK\na: b\tc\n\nx");
     result("[204, {}, []]")
         .0
         .must_be("204 OK\n!content-length\n\n");
@@ -263,9 +266,6 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
             "status returned from rack app is out of range (RuntimeError)",
         ),
         (
-            "[-1, {}, []]",
-            "status returned from rack app is out of range (RuntimeError)",
-        (
             "[103, {'link' => '</a>'}, []]",
             "status returned from rack app is out of range (RuntimeError)",
         ),
@@ -273,6 +273,9 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
             "[101, {'upgrade' => 'x'}, nil]",
             "status returned from rack app is out of range (RuntimeError)",
         ),
+        (
+            "[-1, {}, []]",
+            "status returned from rack app is out of range (RuntimeError)",
         ),
         ("[200]", "undefined method 'each' (NoMethodError)"),
         (
@@ -285,6 +288,22 @@ fn what_a_script_returns_becomes_a_response_or_a_logged_failure() {
         ),
         (
             "[200, {'a' => \"b\\r\"}, []]",
+            "invalid value of header a (ArgumentError)",
+        ),
+        (
+            "[200, {'a' => \"\\e[0m\"}, []]",
+            "invalid value of header a (ArgumentError)",
+        ),
+        (
+            "[200, {'a' => \"b\\x7f\"}, []]",
+            "invalid value of header a (ArgumentError)",
+        ),
+        (
+            "http_request('http://127.0.0.1:1/', {:headers => {'a' => \"\\x01\"}})",
+            "invalid value of header a (ArgumentError)",
+        ),
+        (
+            "H2O.next.request(env.merge('HTTP_A' => \"\\x1f\"))",
             "invalid value of header a (ArgumentError)",
         ),
         ("Fiber.yield(1)", "Fiber.yield must not be called"),

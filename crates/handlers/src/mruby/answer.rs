@@ -313,13 +313,17 @@ fn read_text(spelling: &[u8], value: &[u8], add: &mut AddField<'_>) -> Result<()
     };
     // Most values have no line feed or other control character. This loop has no early exit, so that it compares many
     // octets at once.
-    let has_controls = |found, octet: &u8| found | (*octet < b' ');
+    let has_controls = |found, octet: &u8| found | (*octet < b' ') | (*octet == 0x7f);
     if !value.iter().fold(false, has_controls) {
         add(&name, spelling, value);
         return Ok(());
     }
     for line in value.split(|byte| *byte == b'\n') {
-        if line.iter().any(|byte| matches!(byte, b'\r' | b'\0')) {
+        // Clients of HTTP/2 and HTTP/3 reset a stream because of any control character (RFC 9113 section 8.2.1 and RFC 9110 section 5.5).
+        if line
+            .iter()
+            .any(|byte| byte.is_ascii_control() && *byte != b'\t')
+        {
             return Err(Leave::argument(format!("invalid value of header {name}")));
         }
         add(&name, spelling, line);
