@@ -100,6 +100,16 @@ fn a_broken_configuration_changes_nothing_and_says_so() {
     assert_eq!(status_number(&server, "reloads.retiring"), 0);
 }
 
+#[test]
+fn the_error_log_counts_the_tasks_of_scripts_that_a_reload_ends() {
+    let script = "      /task:\n        mruby.handler: |\n          lambda { |env| 3.times { task { sleep 1000 } }; task { }; [200, {}, [\"begun\"]] }\n";
+    let mut server = Setup::new(&site("num-threads: 1", script)).start();
+    server.ask("GET /task").must_be("200 OK\n\nbegun");
+    server.write_config(&site("num-threads: 1", &redirect("/task", "two")));
+    server.reload();
+    server.wait_for_message("tasks of its scripts that were ended on this worker: 3\n");
+}
+
 /// Runs `h2o reload` with these options. Returns its exit status, standard output and standard error.
 fn h2o_reload(server: &Server, options: &[&str]) -> (i32, String, String) {
     let config = server.folder.name_of("h2o.conf");

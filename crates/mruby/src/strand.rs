@@ -209,6 +209,13 @@ impl Vm {
         }
     }
 
+    /// Number of jobs and tasks that have begun and not ended.
+    pub fn unfinished(&self) -> usize {
+        let strands = self.strands.borrow();
+        let unfinished = strands.values().filter(|known| known.job.is_some());
+        unfinished.count()
+    }
+
     /// Whether a strand that waits is kept from the garbage collector by this VM; `None` if there is no such strand.
     fn holds(&self, strand: Value, number: u64) -> Option<bool> {
         let strands = self.strands.borrow();

@@ -58,6 +58,15 @@ pub(crate) fn sweep(worker: &Worker) {
     let machines = worker.local::<Machines>();
     let is_dead = |known: &mut KnownMachine| known.site.strong_count() == 0;
     let dead: Vec<_> = machines.0.borrow_mut().extract_if(.., is_dead).collect();
+    for machine in dead.iter().filter_map(|known| known.machine.as_ref().ok()) {
+        let count = machine.vm.unfinished();
+        if count > 0 {
+            h2o_log::report!(
+                notice,
+                "[h2o_mruby] the configuration was replaced: tasks of its scripts that were ended on this worker: {count}"
+            );
+        }
+    }
     // The VMs close here, when the list is no longer borrowed: scripts that run while a VM closes may need the list.
     drop(dead);
 }
