@@ -113,8 +113,8 @@ impl OpenFile {
             .all(|at| self.read_cached(offset + at as u64, &mut [0]).is_ok())
     }
 
-    /// Reads bytes at `offset` of the file. This may wait for the disk, so only the thread pool may call it, and the
-    /// start of the server.
+    /// Reads bytes at `offset` of the file. This may wait for the disk, so only the thread pool may call it, the start
+    /// of the server, and a script that cannot wait.
     ///
     /// # Errors
     /// The system's error of the read.

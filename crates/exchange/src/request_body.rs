@@ -38,6 +38,16 @@ impl RequestBody {
             Self::None | Self::File(_) | Self::Stream(_) => 0,
         }
     }
+
+    /// The length of a complete body; `None` if there is no body, or if it is arriving.
+    #[must_use]
+    pub const fn complete_len(&self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes.len() as u64),
+            Self::File(range) => Some(range.len),
+            Self::None | Self::Stream(_) => None,
+        }
+    }
 }
 
 /// Carries a request body from the connection to the handler. The connection may add some bytes before it notices that

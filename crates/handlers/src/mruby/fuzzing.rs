@@ -25,7 +25,7 @@ pub fn script_vm() -> Rc<Vm> {
 
 /// The outcome of a request whose script returns `value`.
 pub fn script_outcome(vm: &Vm, exchange: &mut Exchange, value: Value) -> Outcome {
-    let request = RequestState::new(exchange, None);
+    let request = RequestState::new(exchange);
     let answer = answer::read(vm, value, &Rc::downgrade(&request)).unwrap_or_else(|left| {
         Answer::Raised(match left {
             Leave::Raise(exception) => vm.describe(exception),

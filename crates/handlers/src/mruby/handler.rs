@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2o_exchange::{
-    BodyError, Exchange, ExchangeRef, FileRange, FileReader, Handler, Outcome, RequestBody,
-    Response,
-};
+use h2o_exchange::{Exchange, ExchangeRef, Handler, Outcome, Response};
 use h2o_http::StatusCode;
 use h2o_mruby::{Finish, Leave, Value, Vm};
 
@@ -42,27 +39,11 @@ impl Handler for ScriptHandler {
         };
         let script = machine.script(&self.script);
         script.note_place(exchange);
-        let body = match std::mem::take(&mut exchange.body) {
-            RequestBody::Bytes(bytes) => {
-                // A later handler may need the body, too.
-                exchange.body = RequestBody::Bytes(bytes.clone());
-                Some(bytes)
-            }
-            RequestBody::File(range) => {
-                exchange.body = RequestBody::File(range.clone());
-                return later(exchange, machine, script, Some(range));
-            }
-            RequestBody::Stream(pipe) => {
-                exchange.body = RequestBody::Stream(pipe);
-                None
-            }
-            RequestBody::None => None,
-        };
         match script.app(None) {
-            App::Evaluating => later(exchange, machine, script, None),
+            App::Evaluating => later(exchange, machine, script),
             App::Failed => Outcome::Done(never()),
             App::Ready(app) => {
-                let request = begin(&machine, &script, exchange, body, app.value());
+                let request = begin(&machine, &script, exchange, app.value());
                 match request.take_answer() {
                     Some(answer) => answer::deliver(exchange, &request, answer),
                     None => wait_for(exchange, request),
@@ -76,44 +57,18 @@ impl Handler for ScriptHandler {
     }
 }
 
-/// Answers once the script is evaluated and the body is in memory.
-fn later(
-    exchange: &Exchange,
-    machine: Rc<Machine>,
-    script: Rc<LocalScript>,
-    file: Option<FileRange>,
-) -> Outcome {
+/// Answers once the script is evaluated.
+fn later(exchange: &Exchange, machine: Rc<Machine>, script: Rc<LocalScript>) -> Outcome {
     let Some(exchange) = exchange.reference() else {
         return Outcome::Done(never());
     };
     Outcome::Later(Box::pin(async move {
-        let body = match file {
-            Some(range) => match read_whole(range).await {
-                Ok(body) => Some(body),
-                Err(error) => {
-                    let exchange = &mut exchange.borrow_mut();
-                    exchange.note_error("h2o_mruby", &error.to_string());
-                    return Outcome::Done(failure(exchange));
-                }
-            },
-            None => match &exchange.borrow().body {
-                RequestBody::Bytes(bytes) => Some(bytes.clone()),
-                RequestBody::None | RequestBody::File(_) | RequestBody::Stream(_) => None,
-            },
-        };
         let App::Ready(app) = script.evaluated().await else {
             return Outcome::Done(never());
         };
-        let request = begin(&machine, &script, &exchange.borrow(), body, app.value());
+        let request = begin(&machine, &script, &exchange.borrow(), app.value());
         Waiting { request, exchange }.answer().await
     }))
-}
-
-async fn read_whole(range: FileRange) -> Result<Bytes, BodyError> {
-    let mut reader = FileReader::new(range);
-    let mut content = Vec::new();
-    while poll_fn(|task| reader.poll_append(task, 64 * 1024, &mut content)).await? > 0 {}
-    Ok(content.into())
 }
 
 fn wait_for(exchange: &Exchange, request: Rc<RequestState>) -> Outcome {
@@ -175,10 +130,9 @@ fn begin(
     machine: &Machine,
     script: &LocalScript,
     exchange: &Exchange,
-    body: Option<Bytes>,
     app: Value,
 ) -> Rc<RequestState> {
-    let request = RequestState::new(exchange, body);
+    let request = RequestState::new(exchange);
     let source = machine.env.source(exchange, &request);
     let finish = Rc::clone(&request) as Rc<dyn Finish>;
     let hash = machine.env.hash;

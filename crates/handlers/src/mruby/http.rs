@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::arrival::Arrival;
 use super::machine::Host;
-use super::{answer, content};
+use super::{answer, content, input};
 use crate::proxy::upstream_for;
 
 /// A request of a script to another server. Dropping it ends the request, unless its response has begun.
@@ -82,15 +82,23 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         })?;
     }
     let body = match option("body")? {
-        none if none.is_nil() => None,
-        text if text.kind() == Kind::String => vm.bytes(text),
-        source => {
-            let text = vm.call(source, "read", &[]).map_err(Leave::Raise)?;
-            let text = (text.kind() == Kind::String)
-                .then(|| vm.bytes(text))
-                .flatten();
-            Some(text.ok_or_else(|| Leave::argument("body.read did not return string"))?)
-        }
+        none if none.is_nil() => RequestBody::None,
+        text if text.kind() == Kind::String => octets(vm.bytes(text).unwrap_or_default()),
+        // A body in chunked coding is decoded below.
+        source => match if coding.is_none() {
+            input::take(vm, source)?
+        } else {
+            None
+        } {
+            Some(body) => body,
+            None => {
+                let text = vm.call(source, "read", &[]).map_err(Leave::Raise)?;
+                let text = (text.kind() == Kind::String)
+                    .then(|| vm.bytes(text))
+                    .flatten();
+                octets(text.ok_or_else(|| Leave::argument("body.read did not return string"))?)
+            }
+        },
     };
     // The script has encoded the body already. The server encodes it again as the connection to the other server demands.
     let body = match (body, coding) {
@@ -98,16 +106,18 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
             let text = "the only transfer-encoding that is supported is chunked";
             return Err(Leave::argument(text));
         }
-        (Some(encoded), Some(true)) => {
+        (RequestBody::Bytes(encoded), Some(true)) => {
             let invalid = |_| Leave::argument("the body is not in chunked coding");
-            Some(h2o_upstream::decode_chunked(&encoded).map_err(invalid)?)
+            octets(h2o_upstream::decode_chunked(&encoded).map_err(invalid)?)
         }
         (body, _) => body,
     };
     let length = match &body {
-        None => BodyLength::None,
-        Some(_) if coding.is_some() => BodyLength::Unknown,
-        Some(body) => BodyLength::Known(body.len() as u64),
+        RequestBody::None => BodyLength::None,
+        _ if coding.is_some() => BodyLength::Unknown,
+        body => body
+            .complete_len()
+            .map_or(BodyLength::Unknown, BodyLength::Known),
     };
 
     let worker = Host::worker(vm)?;
@@ -122,7 +132,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         method,
         target,
         headers,
-        body: body.map(Bytes::from),
+        body,
         length,
         closes_connection,
     };
@@ -146,6 +156,10 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     vm.object(class, request).map_err(Leave::Raise)
 }
 
+fn octets(octets: Vec<u8>) -> RequestBody {
+    RequestBody::Bytes(Bytes::from(octets))
+}
+
 /// A request that a script sends to another server.
 struct Outgoing {
     upstream: Arc<Upstream>,
@@ -153,7 +167,7 @@ struct Outgoing {
     /// The path and query of the request.
     target: Box<[u8]>,
     headers: Headers,
-    body: Option<Bytes>,
+    body: RequestBody,
     /// How the length of the body is announced.
     length: BodyLength,
     /// Whether the script has asked for a connection that is not used again.
@@ -196,7 +210,7 @@ impl Outgoing {
                     head.set_target(target);
                 },
                 fastcgi: None,
-                body: body.map_or(RequestBody::None, RequestBody::Bytes),
+                body,
                 waits_for_content: true,
                 ends_with_upload: false,
                 closes_connection,

@@ -13,6 +13,7 @@ mod env;
 pub(crate) mod fuzzing;
 mod handler;
 mod http;
+mod input;
 mod machine;
 mod objects;
 mod password;

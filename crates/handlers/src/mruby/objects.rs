@@ -2,25 +2,26 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::Bytes;
-use h2o_exchange::{Address, Exchange, Transport};
+use h2o_exchange::{Address, Exchange, FileRange, RequestBody, Transport};
 use h2o_http::{Headers, StatusCode};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
 use super::answer;
 use super::body;
 use super::handler::Call;
+use super::input;
 use crate::header;
 
 /// The state of a request that Ruby objects share. They may outlive the request, since scripts continue to run when the
 /// client disconnects.
 pub(super) struct RequestState {
     has_ended: Cell<bool>,
-    /// The request body, until the request ends.
-    body: RefCell<Option<Bytes>>,
-    body_len: Option<usize>,
+    /// The request body, until the request ends; a body that is in a temporary file is read when the script asks for it.
+    body: RefCell<RequestBody>,
+    body_len: Option<u64>,
     transport: Weak<dyn Transport>,
     /// The early hints of the script that the exchange has not got yet: the exchange is borrowed while Ruby runs. The
     /// same holds for `lines`, its lines for the error log.
@@ -36,10 +37,18 @@ pub(super) struct RequestState {
 }
 
 impl RequestState {
-    pub(super) fn new(exchange: &Exchange, body: Option<Bytes>) -> Rc<Self> {
+    pub(super) fn new(exchange: &Exchange) -> Rc<Self> {
+        let (body, body_len) = match &exchange.body {
+            // A later handler may need the body, too.
+            RequestBody::Bytes(bytes) => {
+                (RequestBody::Bytes(bytes.clone()), Some(bytes.len() as u64))
+            }
+            RequestBody::File(range) => (RequestBody::File(range.clone()), Some(range.len)),
+            RequestBody::Stream(_) | RequestBody::None => (RequestBody::None, None),
+        };
         Rc::new_cyclic(|this| Self {
             has_ended: Cell::new(false),
-            body_len: body.as_ref().map(Bytes::len),
+            body_len,
             body: RefCell::new(body),
             transport: Rc::downgrade(&exchange.connection.transport),
             hints: RefCell::default(),
@@ -57,7 +66,7 @@ impl RequestState {
         self.has_ended.set(true);
         self.waker.take();
         // Dropped here, since the garbage collector frees the objects of Ruby that share this state only after many more requests.
-        self.body.take();
+        self.body.replace(RequestBody::None);
         if !self.lines.borrow().is_empty() {
             for line in self.lines.take() {
                 self.report(&line);
@@ -75,8 +84,28 @@ impl RequestState {
     }
 
     /// The length of the request body; `None` if the request has no body.
-    pub(super) const fn body_len(&self) -> Option<usize> {
+    pub(super) const fn body_len(&self) -> Option<u64> {
         self.body_len
+    }
+
+    /// The request body from the octet `from` on, at most `len` octets.
+    pub(super) fn part_of_body(&self, from: u64, len: u64) -> RequestBody {
+        match &*self.body.borrow() {
+            RequestBody::Bytes(bytes) => {
+                let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+                let (start, end) = (index(from), index(from.saturating_add(len)));
+                RequestBody::Bytes(bytes.slice(start..end))
+            }
+            RequestBody::File(range) => {
+                let from = from.min(range.len);
+                RequestBody::File(FileRange {
+                    file: Arc::clone(&range.file),
+                    offset: range.offset + from,
+                    len: len.min(range.len - from),
+                })
+            }
+            RequestBody::Stream(_) | RequestBody::None => RequestBody::None,
+        }
     }
 
     /// The server's address on the client's connection; `None` if the connection has ended.
@@ -195,12 +224,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
             Value::boolean(request.has_ended())
         })
     })?;
-    vm.define(request, "body", |vm, call| {
-        let body = vm.with_object(call.receiver, |request: &Rc<RequestState>| {
-            request.body.borrow().clone().unwrap_or_default()
-        })?;
-        vm.string(body).map_err(Leave::Raise)
-    })?;
+    input::define(vm, request)?;
 
     let get_rtt = vm.object_class(Some(module), "RoundTrip")?;
     vm.define(get_rtt, "call", |vm, call| {

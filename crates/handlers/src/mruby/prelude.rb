@@ -182,9 +182,13 @@ end
 class InputStream
   include Enumerable
 
+  # Number of octets of a request body in which `gets` searches at a time.
+  PIECE = 65536
+
   def initialize(text)
     raise TypeError, "#{text.class} cannot be converted to String" unless text.is_a?(String)
     @text = text.dup
+    @size = @text.bytesize
     @pos = 0
   end
 
@@ -197,24 +201,25 @@ class InputStream
   def __read_from(request)
     @text = nil
     @request = request
+    @size = request.size
   end
 
   def read(length = nil, buffer = nil)
-    text = __text
-    rest = text.bytesize - @pos
+    __check
+    raise ArgumentError, "negative length #{length} given" if length && length < 0
+    rest = @size - @pos
     return length ? nil : "" if rest == 0
     taken = length && length < rest ? length : rest
-    piece = text.byteslice(@pos, taken)
+    piece = __slice(@pos, taken)
     @pos += taken
     buffer ? buffer << piece : piece
   end
 
   def gets
-    text = __text
-    return nil if @pos >= text.bytesize
-    line_end = text.index("\n", @pos)
-    length = (line_end ? line_end + 1 : text.bytesize) - @pos
-    read(length)
+    __check
+    return nil if @pos >= @size
+    line_end = __index("\n")
+    read((line_end ? line_end + 1 : @size) - @pos)
   end
 
   def each
@@ -226,21 +231,65 @@ class InputStream
   end
 
   def rewind
-    __text
+    __check
     @pos = 0
     self
   end
 
   def byteindex(byte)
     raise ArgumentError, "byte out of range" unless byte >= 0 && byte <= 255
-    text = __text
-    return nil if @pos >= text.bytesize
-    at = text.index(byte.chr, @pos)
-    (at || text.bytesize) - @pos
+    __check
+    return nil if @pos >= @size
+    (__index(byte.chr) || @size) - @pos
   end
 
-  def __text
+  # Moves to the end. Returns the request and the position before; nil if there is no request whose body can still be read.
+  def __take
+    return nil if !@request || @request.ended?
+    from = @pos
+    @pos = @size
+    [@request, from]
+  end
+
+  def __check
     raise IOError, "stream closed" if @request && @request.ended?
-    @text ||= @request.body
+  end
+
+  # The position of the octet from the current position on; nil if there is none.
+  def __index(octet)
+    at = @pos
+    while at < @size
+      piece, start = __piece(at)
+      found = piece.index(octet, at - start)
+      return start + found if found
+      at = start + piece.bytesize
+    end
+  end
+
+  def __slice(from, length)
+    return @text.byteslice(from, length) if @text
+    if @piece && from >= @piece_start && from + length <= @piece_start + @piece.bytesize
+      @piece.byteslice(from - @piece_start, length)
+    else
+      __part(from, length)
+    end
+  end
+
+  # A piece of the input that has the octet at this position, and the position of the piece.
+  def __piece(at)
+    return [@text, 0] if @text
+    unless @piece && at >= @piece_start && at < @piece_start + @piece.bytesize
+      # `__part` may wait, so both variables are set after it.
+      @piece = __part(at, PIECE)
+      @piece_start = at
+    end
+    [@piece, @piece_start]
+  end
+
+  def __part(from, length)
+    part = H2O.__value(@request.__part(from, length))
+    # The request may have ended during the wait before the first octet was read.
+    raise IOError, "stream closed" if part.empty? && length > 0
+    part
   end
 end

@@ -3,16 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use h2o_exchange::RequestBody;
 use h2o_http::{BodyLength, Headers, Method, Name, RequestHead, Scheme, Version};
 use h2o_mruby::{Kind, Leave, Value, Vm};
 
-use super::answer;
+use super::{answer, input};
 
 /// A sub-request as the script's Hash describes it.
 pub(super) struct Description {
     pub(super) head: RequestHead,
-    pub(super) body: Option<Bytes>,
+    pub(super) body: RequestBody,
     /// The value of `SCRIPT_NAME`.
     pub(super) script_name: Vec<u8>,
     pub(super) variables: Vec<(Arc<str>, Arc<[u8]>)>,
@@ -161,7 +161,7 @@ pub(super) fn read(vm: &Vm, env: Value) -> Result<Description, Leave> {
     let mut texts = Texts::default();
     let mut described = Description {
         head: RequestHead::default(),
-        body: None,
+        body: RequestBody::None,
         script_name: Vec::new(),
         variables: Vec::new(),
         remote: None,
@@ -220,24 +220,36 @@ fn add_fields(vm: &Vm, headers: &mut Headers, key: &str, value: Value) -> Result
 }
 
 /// Reads the whole request body from the Ruby object `input`.
-fn read_input(vm: &Vm, input: Value, length: Option<&[u8]>) -> Result<Option<Bytes>, Leave> {
+fn read_input(vm: &Vm, input: Value, length: Option<&[u8]>) -> Result<RequestBody, Leave> {
     if input.is_nil() {
-        return Ok(None);
+        return Ok(RequestBody::None);
     }
     if !vm.responds_to(input, "read") {
         return Err(Leave::runtime("'rack.input' must respond to 'read'"));
     }
-    let content = vm.call(input, "read", &[])?;
-    let content = (content.kind() == Kind::String)
-        .then(|| vm.bytes(content))
-        .flatten();
-    let mut content =
-        content.ok_or_else(|| Leave::runtime("return value of `read` must be a string"))?;
+    let mut body = match input::take(vm, input)? {
+        Some(body) => body,
+        None => {
+            let content = vm.call(input, "read", &[])?;
+            let content = (content.kind() == Kind::String)
+                .then(|| vm.bytes(content))
+                .flatten();
+            let content =
+                content.ok_or_else(|| Leave::runtime("return value of `read` must be a string"))?;
+            RequestBody::Bytes(content.into())
+        }
+    };
     if let Some(length) = length {
         let length = h2o_http::parse_content_length(length).ok_or_else(invalid)?;
-        content.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+        match &mut body {
+            RequestBody::Bytes(bytes) => {
+                bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            }
+            RequestBody::File(range) => range.len = range.len.min(length),
+            RequestBody::Stream(_) | RequestBody::None => {}
+        }
     }
-    Ok(Some(content.into()))
+    Ok(body)
 }
 
 /// Makes the request head of the sub-request.
@@ -259,10 +271,8 @@ fn finish(texts: Texts, mut described: Description) -> Result<Description, Leave
         Some(b"HTTP/3" | b"HTTP/3.0") => Version::Http3,
         _ => Version::Http11,
     };
-    head.body = match &described.body {
-        Some(body) => BodyLength::Known(body.len() as u64),
-        None => BodyLength::None,
-    };
+    let length = described.body.complete_len();
+    head.body = length.map_or(BodyLength::None, BodyLength::Known);
     let (target, authority) = (texts.target()?, texts.authority()?);
     // A blank or a line end would end the request line or the header field that a backend gets.
     if !h2o_http::is_visible(&target) || !h2o_http::is_visible(&authority) {

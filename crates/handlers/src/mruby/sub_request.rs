@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2o_exchange::{
     Address, Body, BodyError, BodySource, ConnectionInfo, ErrorSink, Exchange, ExchangeRef,
-    LocalSite, RequestBody, Reroutes, Response, Route, SpliceSource, SubRequest, SubRequestService,
+    LocalSite, Reroutes, Response, Route, SpliceSource, SubRequest, SubRequestService,
     SubRequestStart, Timings, Trailers, Transport, Worker,
 };
 use h2o_http::Known;
@@ -208,7 +208,7 @@ fn make_exchange(worker: &Rc<Worker>, site: &Rc<LocalSite>, described: Descripti
     {
         let exchange = &mut *exchange.borrow_mut();
         exchange.request = described.head;
-        exchange.body = described.body.map_or(RequestBody::None, RequestBody::Bytes);
+        exchange.body = described.body;
         exchange.env = described.variables;
         let limits = site.reroute_limits;
         let used = |limit: u32, left: Option<u32>| limit - left.unwrap_or(limit).min(limit);

@@ -679,7 +679,7 @@ impl Vm {
     }
 
     /// The limit of [`Vm::memory`], in bytes.
-    pub(crate) fn memory_limit(&self) -> usize {
+    pub fn memory_limit(&self) -> usize {
         // SAFETY: no thread writes the limit.
         unsafe { (*self.memory.get()).limit }
     }
