@@ -142,7 +142,8 @@ const TICKET_KEYS: &str = "- name: 00112233445566778899aabbccddeeff
 pub fn furnish<'a>(folder: &Folder, examples: impl Iterator<Item = &'a Example> + Clone) {
     for path in examples.clone().flat_map(Example::paths) {
         let path = path.trim_start_matches('/');
-        let is_file = Path::new(path).extension().is_some() || path.ends_with("log");
+        let is_file = Path::new(path).extension().is_some()
+            || path.ends_with("log") && !path.ends_with("qlog");
         // The server makes the directory of a cache itself.
         if !is_file && !path.contains('*') && !path.starts_with("var/cache/") {
             folder.make_dir(path);

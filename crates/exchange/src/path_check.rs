@@ -21,6 +21,8 @@ pub enum PathNeed {
     OwnFile,
     /// The server creates the file, with the rights of the starting user: its directory is checked.
     Parent,
+    /// The server writes traces into the directory, with the rights of the running user: without it there are none.
+    Traces,
 }
 
 /// A check of a path that a directive of the configuration names.
@@ -81,6 +83,7 @@ impl PathCheck {
         let is_listed = match self.need {
             PathNeed::Parent => return None,
             PathNeed::File | PathNeed::OwnFile => return self.check_file(user),
+            PathNeed::Traces => return self.check_writable(user),
             PathNeed::Directory { is_listed } => is_listed,
         };
         let path = self.path.display();
@@ -97,6 +100,24 @@ impl PathCheck {
             }
             Ok(_) => None,
         }
+    }
+
+    fn check_writable(&self, user: RunningUser<'_>) -> Option<Error> {
+        let path = self.path.display();
+        let text = match std::fs::metadata(&self.path) {
+            Ok(found) if !found.is_dir() => format!("{path} is not a directory"),
+            Ok(_) if user.is_current && !may(&self.path, Access::WRITE_OK | Access::EXEC_OK) => {
+                format!(
+                    "the server runs as `{}`, who may not write into {path}",
+                    user.name
+                )
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                format!("{path} does not exist")
+            }
+            Ok(_) | Err(_) => return None,
+        };
+        Some(self.error(text, "no traces are written"))
     }
 
     fn check_file(&self, user: RunningUser<'_>) -> Option<Error> {
@@ -157,7 +178,9 @@ impl PathCheck {
     fn status(&self, served: u16) -> u16 {
         match self.need {
             PathNeed::OwnFile => 500,
-            PathNeed::Directory { .. } | PathNeed::File | PathNeed::Parent => served,
+            PathNeed::Directory { .. } | PathNeed::File | PathNeed::Parent | PathNeed::Traces => {
+                served
+            }
         }
     }
 

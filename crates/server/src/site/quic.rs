@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use h2o_config::{Attribute, Attributes, Command, Error, Kinds, Node, Unit};
-use h2o_exchange::Scope;
+use h2o_exchange::{PathCheck, PathChecks, PathNeed, Scope};
 use h2o_quic::Ratio;
 
 use crate::site::quic_settings::{Controller, QuicSettings};
@@ -250,7 +250,10 @@ pub(crate) fn parse(
         if directory.is_empty() {
             return Err(node.error("`qlog` must be the path of a directory"));
         }
-        settings.qlog = Some(Path::new(directory).into());
+        let directory = Path::new(directory);
+        let check = PathCheck::new(command, node, directory, PathNeed::Traces);
+        scope.shared.edit::<PathChecks>().0.push(check);
+        settings.qlog = Some(directory.into());
     }
     set("ecn", &mut settings.ecn)?;
     set("pacing", &mut settings.pacing)?;
