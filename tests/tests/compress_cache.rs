@@ -202,16 +202,16 @@ fn forms_outlive_the_server_and_reloads() {
     assert!(is_kept(&first) && got == content.as_bytes());
     // The reload changes `size`, so the server starts a new thread that compresses.
     server.write_config(&with_size(3_000_000));
-    server.hup("reloaded");
+    server.hup("reloaded the configuration");
     let (again, _) = get(&server, "--http1.1", "br", "/a.txt");
     assert!(is_kept(&again));
     wait_for_kept(&server, "--http1.1", "gzip", "/a.txt");
     server.write_config(&config("num-threads: 2"));
-    server.hup("reloaded");
+    server.hup("reloaded the configuration");
     let (without, got) = get(&server, "--http1.1", "br", "/a.txt");
     assert!(!is_kept(&without) && got == content.as_bytes());
     server.write_config(&with_size(3_000_000));
-    server.hup("reloaded");
+    server.hup("reloaded the configuration");
     let (back, _) = get(&server, "--http1.1", "br", "/a.txt");
     assert!(is_kept(&back));
 }

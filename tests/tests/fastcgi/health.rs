@@ -262,7 +262,7 @@ hosts:
     let mut server = Setup::new(&config).start();
     assert_eq!(texts(&server, 2), "aa");
     server.write_config(&config.replace("num-threads: 1", "num-threads: 1\nserver-name: next"));
-    server.hup("reloaded");
+    server.hup("reloaded the configuration");
     assert_eq!(ask(&server, "/", &[]).field("server"), Some("next"));
     assert_eq!(backend.connections(), 1);
 }
