@@ -38,17 +38,15 @@ pub(super) struct RequestState {
 
 impl RequestState {
     pub(super) fn new(exchange: &Exchange) -> Rc<Self> {
-        let (body, body_len) = match &exchange.body {
-            // A later handler may need the body, too.
-            RequestBody::Bytes(bytes) => {
-                (RequestBody::Bytes(bytes.clone()), Some(bytes.len() as u64))
-            }
-            RequestBody::File(range) => (RequestBody::File(range.clone()), Some(range.len)),
-            RequestBody::Stream(_) | RequestBody::None => (RequestBody::None, None),
+        // A later handler may need the body, too.
+        let body = match &exchange.body {
+            RequestBody::Bytes(bytes) => RequestBody::Bytes(bytes.clone()),
+            RequestBody::File(range) => RequestBody::File(range.clone()),
+            RequestBody::Stream(_) | RequestBody::None => RequestBody::None,
         };
         Rc::new_cyclic(|this| Self {
             has_ended: Cell::new(false),
-            body_len,
+            body_len: body.complete_len(),
             body: RefCell::new(body),
             transport: Rc::downgrade(&exchange.connection.transport),
             hints: RefCell::default(),

@@ -1,6 +1,7 @@
-//! Decides, before the server collects the body of a request, whether it may: runs the guards of the request's path (handlers that only
-//! refuse or let through), so that a refused client cannot fill the disk. Internal redirects that the head of the request alone decides,
-//! such as those of `rewrite` and `file.try-files`, are carried out before, so that the guards of their target run, too.
+//! Decides, before the server collects the body of a request or a handler pulls it, whether it may: runs the guards of the request's path
+//! (handlers that only refuse or let through), so that a refused client need not send the body and cannot fill the disk. Internal
+//! redirects that the head of the request alone decides, such as those of `rewrite` and `file.try-files`, are carried out before, so
+//! that the guards of their target run, too.
 
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll};

@@ -404,34 +404,25 @@ fn expectations_of_clients_who_wait_are_forwarded_if_asked_for() {
         let sent = shown(&head.headers).starts_with("A: 1\nexpect: 100-continue\nx-forwarded");
         assert_eq!((sent, !head.expect().is_empty()), (want, want), "{config}");
     }
+    let waiting = || {
+        let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
+        exchange.body = pipe();
+        let expect = exchange.request.headers.store(b"100-continue");
+        exchange.request.set_expect(expect);
+        exchange
+    };
     // The expectation of an HTTP/1.0 client is ignored (RFC 9110 §10.1.1).
-    let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
-    exchange.request.version = h2o_http::Version::Http10;
-    exchange.body = pipe();
-    let expect = exchange.request.headers.store(b"100-continue");
-    exchange.request.set_expect(expect);
-    let head = built(
-        &mut exchange,
-        TunnelKind::Nothing,
-        "http://b",
-        Protocol::Http1,
-    );
-    assert_eq!(head.headers.get(Known::Expect), None);
+    let mut old = waiting();
+    old.request.version = h2o_http::Version::Http10;
     // The bytes of a tunnel are not content, so the client's expectation is not forwarded (RFC 9110 §10.1.1).
-    let mut exchange = request(site("/", "proxy.expect: FORWARD"), "GET /", "h", "");
-    exchange.body = pipe();
-    let expect = exchange.request.headers.store(b"100-continue");
-    exchange.request.set_expect(expect);
-    let token = exchange.request.headers.store(b"websocket");
-    exchange.request.set_upgrade(token);
-    let head = built(
-        &mut exchange,
-        TunnelKind::Protocol,
-        "http://b",
-        Protocol::Http1,
-    );
-    assert_eq!(head.headers.get(Known::Expect), None);
-    assert!(head.expect().is_empty());
+    let mut tunnel = waiting();
+    let token = tunnel.request.headers.store(b"websocket");
+    tunnel.request.set_upgrade(token);
+    for (mut exchange, kind) in [(old, TunnelKind::Nothing), (tunnel, TunnelKind::Protocol)] {
+        let head = built(&mut exchange, kind, "http://b", Protocol::Http1);
+        assert_eq!(head.headers.get(Known::Expect), None, "{kind:?}");
+        assert!(head.expect().is_empty(), "{kind:?}");
+    }
 }
 
 #[test]
