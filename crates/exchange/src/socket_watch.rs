@@ -1,19 +1,21 @@
-//! Sockets of handlers that the event loop of a worker watches together with its connections.
+//! Sockets of handlers, such as those to backends, which the event loop of a worker watches together with its connections.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A function that has the event loop watch a socket, edge-triggered, for input and for space for output. Its events are reported with the
 /// number.
 pub type WatchSocket = dyn Fn(BorrowedFd<'_>, u32) -> io::Result<()>;
 
-/// The sockets of handlers, such as those to backends, that the event loop of a worker watches. Compared with a registration in the async
-/// runtime, an event of a client and one of a backend cost one system call together, and an event that wakes a request need not go through the runtime.
+/// The sockets of handlers. The event loop of the worker watches them, so that an event of a client and one of a backend cost one system call
+/// together. On a thread without an event loop the async runtime of the thread watches them.
 #[derive(Default)]
 pub struct SocketWatch {
     watch: OnceCell<Box<WatchSocket>>,
@@ -67,30 +69,36 @@ impl Direction {
 }
 
 impl SocketWatch {
-    /// Sets the function by which the event loop watches a socket. Until it is set, no socket is watched.
+    /// Sets the function by which the event loop watches a socket.
     pub fn set(&self, watch: Box<WatchSocket>) {
         // The result is ignored: a worker has one event loop.
         let _ = self.watch.set(watch);
     }
 
-    /// Has the event loop watch a socket; `None` if the worker has no event loop, or the kernel refuses. The value is to be
-    /// dropped together with the socket.
-    #[must_use]
-    pub fn watch(&self, socket: BorrowedFd<'_>) -> Option<WatchedSocket> {
-        let watch = self.watch.get()?;
+    /// Has the event loop watch a socket. The value is to be dropped together with the socket.
+    ///
+    /// Without an event loop, this must be called within a runtime of tokio that runs on this thread.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn watch(&self, socket: BorrowedFd<'_>) -> io::Result<WatchedSocket> {
+        let Some(watch) = self.watch.get() else {
+            return WatchedSocket::by_runtime(socket.try_clone_to_owned()?);
+        };
         let readiness = Rc::new(Readiness {
             input: Direction::default(),
             output: Direction::default(),
             has_ended: Cell::new(false),
         });
         let number = self.sockets.borrow_mut().insert(Rc::clone(&readiness));
-        let watched = WatchedSocket {
+        let watched = WatchedSocket(Watcher::EventLoop {
             readiness,
             number,
             sockets: Rc::clone(&self.sockets),
-        };
-        watch(socket, u32::try_from(number).ok()?).ok()?;
-        Some(watched)
+        });
+        let number = u32::try_from(number).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        watch(socket, number)?;
+        Ok(watched)
     }
 
     /// Called by the event loop for each event of a socket.
@@ -113,58 +121,119 @@ impl SocketWatch {
     }
 }
 
-/// What is known of a socket that the event loop watches. The kernel ends the watch when the socket is closed; its number is free when this
-/// value is dropped.
-pub struct WatchedSocket {
-    readiness: Rc<Readiness>,
-    number: usize,
-    sockets: Rc<RefCell<Slab<Rc<Readiness>>>>,
+/// What is known of a socket that is watched. The kernel ends the watch when the socket is closed.
+pub struct WatchedSocket(Watcher);
+
+enum Watcher {
+    /// The event loop reports the events of the socket under the number, which is free when this value is dropped.
+    EventLoop {
+        readiness: Rc<Readiness>,
+        number: usize,
+        sockets: Rc<RefCell<Slab<Rc<Readiness>>>>,
+    },
+    /// The runtime has a descriptor of the socket of its own.
+    Runtime(AsyncFd<OwnedFd>),
 }
 
 impl WatchedSocket {
+    fn by_runtime(socket: OwnedFd) -> io::Result<Self> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        #[expect(
+            unsafe_code,
+            reason = "the caller promises that the descriptor stays open while the runtime uses it"
+        )]
+        // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and it lives in the registration.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, interest) }?;
+        Ok(Self(Watcher::Runtime(socket)))
+    }
+
     /// Ready when a read may succeed.
-    pub fn poll_readable(&self, context: &Context<'_>) -> Poll<()> {
-        self.readiness.input.poll(context)
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } => readiness.input.poll(context),
+            // An error, that the runtime has ended, is ignored: nobody polls any more then.
+            Watcher::Runtime(socket) => socket.poll_read_ready(context).map(|_| ()),
+        }
     }
 
     /// Ready when a write may succeed.
-    pub fn poll_writable(&self, context: &Context<'_>) -> Poll<()> {
-        self.readiness.output.poll(context)
+    pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()> {
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } => readiness.output.poll(context),
+            Watcher::Runtime(socket) => socket.poll_write_ready(context).map(|_| ()),
+        }
     }
 
     /// Whether a read may succeed.
     #[must_use]
     pub fn is_readable(&self) -> bool {
-        self.readiness.input.is_ready.get()
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } => readiness.input.is_ready.get(),
+            Watcher::Runtime(socket) => {
+                let mut nobody = Context::from_waker(Waker::noop());
+                socket.poll_read_ready(&mut nobody).is_ready()
+            }
+        }
     }
 
     /// Notes that a read has taken all that has arrived: it would have blocked, or it brought less than was asked for.
     pub fn note_drained(&self) {
-        if !self.readiness.has_ended.get() {
-            self.readiness.input.is_ready.set(false);
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } if readiness.has_ended.get() => {}
+            Watcher::EventLoop { readiness, .. } => readiness.input.is_ready.set(false),
+            Watcher::Runtime(socket) => clear_input(socket),
         }
     }
 
     /// Notes that a read would have blocked.
     pub fn note_unreadable(&self) {
-        self.readiness.has_ended.set(false);
-        self.readiness.input.is_ready.set(false);
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } => {
+                readiness.has_ended.set(false);
+                readiness.input.is_ready.set(false);
+            }
+            Watcher::Runtime(socket) => clear_input(socket),
+        }
     }
 
     /// Notes that the socket has not taken all of what was written.
     pub fn note_full(&self) {
-        self.readiness.output.is_ready.set(false);
+        match &self.0 {
+            Watcher::EventLoop { readiness, .. } => readiness.output.is_ready.set(false),
+            Watcher::Runtime(socket) => {
+                let mut nobody = Context::from_waker(Waker::noop());
+                if let Poll::Ready(Ok(mut guard)) = socket.poll_write_ready(&mut nobody) {
+                    guard.clear_ready();
+                }
+            }
+        }
+    }
+}
+
+/// Tells the runtime that a read has taken all that has arrived. The runtime runs on this thread, so that it has reported nothing since the
+/// read; it keeps in mind that the input has ended.
+fn clear_input(socket: &AsyncFd<OwnedFd>) {
+    let mut nobody = Context::from_waker(Waker::noop());
+    if let Poll::Ready(Ok(mut guard)) = socket.poll_read_ready(&mut nobody) {
+        guard.clear_ready();
     }
 }
 
 impl Drop for WatchedSocket {
     fn drop(&mut self) {
-        self.sockets.borrow_mut().try_remove(self.number);
+        if let Watcher::EventLoop {
+            number, sockets, ..
+        } = &self.0
+        {
+            sockets.borrow_mut().try_remove(*number);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
@@ -199,10 +268,10 @@ mod tests {
         let watched = watch.watch(socket.as_fd()).expect("the socket is watched");
         let count = Arc::<Count>::default();
         let waker = Waker::from(Arc::clone(&count));
-        let task = Context::from_waker(&waker);
         let is_ready = || {
-            let readable = watched.poll_readable(&task).is_ready();
-            (readable, watched.poll_writable(&task).is_ready())
+            let mut task = Context::from_waker(&waker);
+            let readable = watched.poll_readable(&mut task).is_ready();
+            (readable, watched.poll_writable(&mut task).is_ready())
         };
         let woken = || count.0.swap(0, Relaxed);
         assert_eq!(is_ready(), (true, true));
@@ -245,17 +314,50 @@ mod tests {
         watch.on_ready(0, true, true, true);
         assert!(!second.is_readable());
         let third = watch.watch(one.as_fd());
-        assert!(third.is_some());
+        assert!(third.is_ok());
         assert_eq!(*numbers.borrow(), [0, 1, 0]);
     }
 
     #[test]
-    fn without_an_event_loop_no_socket_is_watched() {
+    fn without_an_event_loop_the_runtime_watches_a_socket() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .expect("a runtime starts");
+        runtime.block_on(async {
+            let (near, mut far) = UnixStream::pair().expect("a pair of sockets");
+            near.set_nonblocking(true).expect("an open socket");
+            let watched = SocketWatch::default().watch(near.as_fd());
+            let watched = watched.expect("the socket is watched");
+            poll_fn(|task| watched.poll_writable(task)).await;
+            for text in [&b"one"[..], b"another"] {
+                far.write_all(text).expect("the socket has space");
+                let mut read = Vec::new();
+                while read.len() < text.len() {
+                    poll_fn(|task| watched.poll_readable(task)).await;
+                    let mut space = [0; 2];
+                    match (&near).read(&mut space) {
+                        Ok(len) => read.extend_from_slice(&space[..len]),
+                        Err(_) => watched.note_unreadable(),
+                    }
+                }
+                assert_eq!(read, text);
+            }
+            while (&near).write(&[0; 4096]).is_ok() {}
+            watched.note_full();
+            let is_full = poll_fn(|task| Poll::Ready(watched.poll_writable(task).is_pending()));
+            assert!(is_full.await);
+            std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()));
+            poll_fn(|task| watched.poll_writable(task)).await;
+        });
+    }
+
+    #[test]
+    fn a_socket_that_the_kernel_refuses_to_watch_leaves_no_number() {
         let (socket, _peer) = UnixStream::pair().expect("a pair of sockets");
-        assert!(SocketWatch::default().watch(socket.as_fd()).is_none());
         let refusing = SocketWatch::default();
         refusing.set(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
-        assert!(refusing.watch(socket.as_fd()).is_none());
+        assert!(refusing.watch(socket.as_fd()).is_err());
         assert!(refusing.sockets.borrow().is_empty());
     }
 }

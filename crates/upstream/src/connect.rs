@@ -8,7 +8,6 @@ use std::time::Duration;
 use h2o_exchange::{Descriptor, TimedOut, Worker};
 use h2o_http::Scheme;
 use h2o_tls::{OutputBuffer, handshake_text};
-use tokio::net::{TcpStream, UnixStream};
 
 use crate::backend_choice::BackendChoice;
 use crate::balancer::InUse;
@@ -105,11 +104,7 @@ async fn connect_any(
         let opening = local.begin_opening(backend, worker.clock.now());
         let in_use = InUse::begin(upstream, backend);
         let url = &upstream.backends[backend].url;
-        let mut connected = connect_to(worker, upstream, url, &mut trying.findings).await;
-        // A connection that is used once is not worth a second registration.
-        if !upstream.settings.keepalive.is_zero() {
-            connected = connected.and_then(|socket| socket.watched(worker).map_err(|_| FAILURE));
-        }
+        let connected = connect_to(worker, upstream, url, &mut trying.findings).await;
         let failure = match connected {
             Err(text) => Failure::unsent(text),
             Ok(socket) => match secure(
@@ -163,16 +158,15 @@ pub(crate) async fn connect_to(
 ) -> Result<PlainStream, &'static str> {
     let addresses = match &url.host {
         BackendHost::Unix(path) => {
-            return match UnixStream::connect(path).await {
-                Ok(socket) => Ok(socket.into()),
-                Err(error) => {
+            return PlainStream::connect_unix(worker, path)
+                .await
+                .map_err(|error| {
                     findings.error = Some(error);
-                    Err(FAILURE)
-                }
-            };
+                    FAILURE
+                });
         }
         BackendHost::Ip(address) => {
-            return connect_tcp(SocketAddr::new(*address, url.port), findings).await;
+            return connect_tcp(worker, SocketAddr::new(*address, url.port), findings).await;
         }
         BackendHost::Name(name) => {
             let origin = upstream.settings.name_origin;
@@ -187,7 +181,7 @@ pub(crate) async fn connect_to(
     let mut last = "hostname does not exist";
     for address in tried {
         findings.address = Some(*address);
-        match connect_tcp(*address, findings).await {
+        match connect_tcp(worker, *address, findings).await {
             Ok(stream) => return Ok(stream),
             Err(text) => last = text,
         }
@@ -211,16 +205,12 @@ pub(crate) async fn resolve(
 }
 
 async fn connect_tcp(
+    worker: &Worker,
     address: SocketAddr,
     findings: &mut ConnectDetails,
 ) -> Result<PlainStream, &'static str> {
-    let open = async {
-        let socket = TcpStream::connect(address).await?;
-        // Requests and chunks are written as a whole, so delaying them (Nagle's algorithm) would gain nothing.
-        socket.set_nodelay(true)?;
-        Ok(socket.into())
-    };
-    open.await.map_err(|error: io::Error| {
+    let connected = PlainStream::connect(worker, address).await;
+    connected.map_err(|error| {
         let text = connect_error_text(&error);
         findings.error = Some(error).filter(|_| text == FAILURE);
         text

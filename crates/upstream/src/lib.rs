@@ -50,6 +50,7 @@ pub use fastcgi::{FastcgiRequest, FastcgiTarget, OnStderr};
 pub use h2o_http1::decode_chunked;
 pub use health::check::HealthChecks;
 pub use health::{BackendHealthPolicy, HealthCheck, PassiveCheck, Retry};
+pub use plain_stream::PlainStream;
 pub use pool::sweep;
 pub use post::Post;
 pub use resolver::{Family, NameOrigin, ResolveError, Resolver, limit_threads};

@@ -1,41 +1,106 @@
-//! The socket of a connection to a backend.
+//! The socket of a connection to a backend, or to another server that a handler asks.
 
+use std::fmt;
+use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use h2o_exchange::{Descriptor, SocketWatch, WatchedSocket, Worker};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
 use rustix::pipe::SpliceFlags;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-/// A socket that is counted among the open descriptors of the process.
-pub(crate) struct PlainStream {
-    socket: Socket,
+/// A connected stream socket that the event loop of the worker watches.
+pub struct PlainStream {
+    watch: WatchedSocket,
+    socket: OwnedFd,
+    /// Counts the socket among the open descriptors of the process.
     _descriptor: Option<Descriptor>,
 }
 
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Watched(Watched),
-}
+impl PlainStream {
+    /// Connects to a TCP port. Whole messages are written to such connections, so that delaying pieces of them (Nagle's algorithm) would
+    /// gain nothing and is off.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub async fn connect(worker: &Worker, address: SocketAddr) -> io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = open(family)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let begun = rustix::net::connect(&socket, &address);
+        Self::connected(worker, socket, begun).await
+    }
 
-/// A socket that the event loop of the worker watches.
-struct Watched {
-    watch: WatchedSocket,
-    socket: OwnedFd,
-}
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(crate) async fn connect_unix(worker: &Worker, path: &Path) -> io::Result<Self> {
+        let socket = open(AddressFamily::UNIX)?;
+        let begun = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
+        Self::connected(worker, socket, begun).await
+    }
 
-impl Watched {
+    /// Waits until a connection that has begun to open is open.
+    async fn connected(
+        worker: &Worker,
+        socket: OwnedFd,
+        begun: rustix::io::Result<()>,
+    ) -> io::Result<Self> {
+        match begun {
+            Ok(()) => Self::watched(worker, socket),
+            // The system opens the connection even if a signal has ended the call.
+            Err(Errno::INPROGRESS | Errno::INTR) => {
+                let stream = Self::watched(worker, socket)?;
+                stream.watch.note_full();
+                poll_fn(|context| stream.watch.poll_writable(context)).await;
+                sockopt::socket_error(&stream.socket)??;
+                Ok(stream)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has the event loop of the worker watch a connected socket, which does not block.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn watched(worker: &Worker, socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            watch: worker.local::<SocketWatch>().watch(socket.as_fd())?,
+            socket,
+            _descriptor: None,
+        })
+    }
+
+    /// Has the stream hold `descriptor`, by which its file descriptor is counted against the limit of the process until the stream is
+    /// dropped.
+    pub(crate) fn counted(self, descriptor: Descriptor) -> Self {
+        Self {
+            _descriptor: Some(descriptor),
+            ..self
+        }
+    }
+
     /// Reads into the unfilled part of `buffer`. Like a socket of the runtime, it lets other tasks run from time to time, however much there
     /// is to read.
-    fn poll_receive(
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn poll_receive(
         &self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
@@ -83,7 +148,11 @@ impl Watched {
         Some(received.map_err(Into::into))
     }
 
-    fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    /// Writes as much of `bytes` as the socket takes, and returns the number of bytes.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn poll_send(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let budget = std::task::ready!(coop::poll_proceed(context));
         loop {
             std::task::ready!(self.watch.poll_writable(context));
@@ -102,14 +171,55 @@ impl Watched {
         }
     }
 
-    /// Reads a byte, but without a system call if nothing can have arrived.
-    fn check(&self) -> io::Result<usize> {
+    /// What has happened while the connection was idle. Asks the kernel only if an event of the socket has reported something.
+    pub(crate) fn check_readiness(&self) -> IdleState {
         let is_readable = self.watch.is_readable();
         let received = is_readable.then(|| self.receive(&mut [MaybeUninit::uninit()]));
-        received
-            .flatten()
-            .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+        let received = received.flatten();
+        IdleState::from_read(received.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into())))
     }
+
+    /// Asks the kernel whether bytes or the end of the connection have arrived.
+    pub(crate) fn ask_kernel(&self) -> IdleState {
+        let mut byte = [0];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let read = rustix::net::recv(self, &mut byte[..], flags).map(|(read, _)| read);
+        IdleState::from_read(read.map_err(Into::into))
+    }
+
+    /// Ready when a read may succeed.
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.watch.poll_readable(context)
+    }
+
+    /// Splices up to `max` received bytes into a pipe; returns 0 at the end of the input.
+    pub(crate) fn poll_splice(
+        &self,
+        context: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            std::task::ready!(self.poll_readable(context));
+            let flags = SpliceFlags::NONBLOCK;
+            match rustix::pipe::splice(self, None, pipe, None, max, flags) {
+                Err(Errno::WOULDBLOCK) => self.watch.note_unreadable(),
+                Err(Errno::INTR) => {}
+                moved => return Poll::Ready(moved.map_err(Into::into)),
+            }
+        }
+    }
+}
+
+/// Opens a stream socket that does not block.
+fn open(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
 }
 
 /// What has happened on a connection while it was idle.
@@ -123,115 +233,6 @@ pub(crate) enum IdleState {
     Unexpected,
 }
 
-impl From<TcpStream> for PlainStream {
-    fn from(socket: TcpStream) -> Self {
-        Self {
-            socket: Socket::Tcp(socket),
-            _descriptor: None,
-        }
-    }
-}
-
-impl From<UnixStream> for PlainStream {
-    fn from(socket: UnixStream) -> Self {
-        Self {
-            socket: Socket::Unix(socket),
-            _descriptor: None,
-        }
-    }
-}
-
-impl PlainStream {
-    /// Has the stream hold `descriptor`, by which its file descriptor is counted against the limit of the process until the stream is
-    /// dropped.
-    pub(crate) fn counted(self, descriptor: Descriptor) -> Self {
-        Self {
-            _descriptor: Some(descriptor),
-            ..self
-        }
-    }
-
-    /// Has the event loop of the worker watch the socket in place of the runtime, if it can.
-    pub(crate) fn watched(self, worker: &Worker) -> io::Result<Self> {
-        let Some(watch) = worker.local::<SocketWatch>().watch(self.as_fd()) else {
-            return Ok(self);
-        };
-        let socket = match self.socket {
-            Socket::Tcp(socket) => socket.into_std()?.into(),
-            Socket::Unix(socket) => socket.into_std()?.into(),
-            Socket::Watched(_) => return Ok(self),
-        };
-        Ok(Self {
-            socket: Socket::Watched(Watched { watch, socket }),
-            _descriptor: self._descriptor,
-        })
-    }
-
-    /// Asks the kernel only if an event of the socket has reported something.
-    pub(crate) fn check_readiness(&self) -> IdleState {
-        let mut byte = [0];
-        let read = match &self.socket {
-            Socket::Tcp(socket) => socket.try_read(&mut byte),
-            Socket::Unix(socket) => socket.try_read(&mut byte),
-            Socket::Watched(socket) => socket.check(),
-        };
-        IdleState::from_read(read)
-    }
-
-    /// Asks the kernel whether bytes or the end of the connection have arrived.
-    pub(crate) fn ask_kernel(&self) -> IdleState {
-        let mut byte = [0];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let read = rustix::net::recv(self, &mut byte[..], flags).map(|(read, _)| read);
-        IdleState::from_read(read.map_err(Into::into))
-    }
-
-    /// Ready when a read may succeed.
-    pub(crate) fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()> {
-        let ready = match &self.socket {
-            Socket::Tcp(socket) => socket.poll_read_ready(context),
-            Socket::Unix(socket) => socket.poll_read_ready(context),
-            Socket::Watched(socket) => return socket.watch.poll_readable(context),
-        };
-        // An error is ignored here, because the next read reports it again.
-        ready.map(|_| ())
-    }
-
-    /// Splices up to `max` received bytes into a pipe; returns 0 at the end of the input.
-    pub(crate) fn poll_splice(
-        &self,
-        context: &mut Context<'_>,
-        pipe: BorrowedFd<'_>,
-        max: usize,
-    ) -> Poll<io::Result<usize>> {
-        let splice = || {
-            let moved = rustix::pipe::splice(self, None, pipe, None, max, SpliceFlags::NONBLOCK);
-            moved.map_err(io::Error::from)
-        };
-        loop {
-            std::task::ready!(self.poll_readable(context));
-            let moved = match &self.socket {
-                Socket::Tcp(socket) => socket.try_io(Interest::READABLE, splice),
-                Socket::Unix(socket) => socket.try_io(Interest::READABLE, splice),
-                Socket::Watched(socket) => {
-                    let moved = splice();
-                    if let Err(error) = &moved
-                        && error.kind() == io::ErrorKind::WouldBlock
-                    {
-                        socket.watch.note_unreadable();
-                    }
-                    moved
-                }
-            };
-            match moved {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                moved => return Poll::Ready(moved),
-            }
-        }
-    }
-}
-
 impl IdleState {
     pub(crate) fn from_read(read: io::Result<usize>) -> Self {
         match read {
@@ -243,13 +244,18 @@ impl IdleState {
     }
 }
 
+impl fmt::Debug for PlainStream {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("PlainStream")
+            .field(&self.socket)
+            .finish()
+    }
+}
+
 impl AsFd for PlainStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
-            Socket::Tcp(socket) => socket.as_fd(),
-            Socket::Unix(socket) => socket.as_fd(),
-            Socket::Watched(watched) => watched.socket.as_fd(),
-        }
+        self.socket.as_fd()
     }
 }
 
@@ -259,11 +265,7 @@ impl AsyncRead for PlainStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
-            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
-            Socket::Watched(watched) => watched.poll_receive(context, buffer),
-        }
+        self.poll_receive(context, buffer)
     }
 }
 
@@ -273,36 +275,25 @@ impl AsyncWrite for PlainStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
-            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
-            Socket::Watched(socket) => socket.poll_send(context, bytes),
-        }
+        self.poll_send(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().socket {
-            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
-            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
-            Socket::Watched(watched) => {
-                let ended = rustix::net::shutdown(&watched.socket, Shutdown::Write);
-                Poll::Ready(ended.map_err(Into::into))
-            }
-        }
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        Poll::Ready(ended.map_err(Into::into))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::task::Waker;
-
-    use tokio::runtime::{Builder, LocalOptions};
 
     use super::*;
 
@@ -311,27 +302,18 @@ mod tests {
     const ENDED: [bool; 3] = [true, true, true];
 
     /// Runs a test on a socket that a worker watches, with its peer. The test reports the events itself.
-    fn on_watched(
-        test: impl FnOnce(PlainStream, std::os::unix::net::UnixStream, &dyn Fn([bool; 3])),
-    ) {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .build_local(LocalOptions::default())
-            .expect("a runtime starts");
-        runtime.block_on(async {
-            let worker = Worker::new(0, Arc::default(), Arc::default());
-            let watch = worker.local::<SocketWatch>();
-            watch.set(Box::new(|_, _| Ok(())));
-            let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-            let theirs = theirs.into_std().expect("a socket of the runtime");
-            let ours = PlainStream::from(ours).watched(&worker);
-            let ours = ours.expect("a socket of the runtime");
-            assert!(matches!(ours.socket, Socket::Watched(_)));
-            let tell = |[readable, writable, ended]: [bool; 3]| {
-                watch.on_ready(0, readable, writable, ended);
-            };
-            test(ours, theirs, &tell);
-        });
+    fn on_watched(test: impl FnOnce(PlainStream, UnixStream, &dyn Fn([bool; 3]))) {
+        let worker = Worker::new(0, Arc::default(), Arc::default());
+        let watch = worker.local::<SocketWatch>();
+        watch.set(Box::new(|_, _| Ok(())));
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        ours.set_nonblocking(true).expect("an open socket");
+        let ours = PlainStream::watched(&worker, ours.into());
+        let ours = ours.expect("the event loop takes every socket");
+        let tell = |[readable, writable, ended]: [bool; 3]| {
+            watch.on_ready(0, readable, writable, ended);
+        };
+        test(ours, theirs, &tell);
     }
 
     /// Reads once: the number of bytes that came; `None` if none can have come.

@@ -9,10 +9,10 @@ use h2o_exchange::{TimedOut, Worker};
 use h2o_http::{BodyLength, ClientResponse, Headers, Known, Method, Scheme};
 use h2o_http1::{ClientConnection, ClientReceived, ClientRequest, EndedPart};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::failure::text_of;
+use crate::plain_stream::PlainStream;
 use crate::{BackendUrl, ConnectLimits, connect};
 
 /// How long an attempt to connect to one address may take while another address of the name is left.
@@ -93,7 +93,7 @@ impl Post<'_> {
 
     async fn response(
         &self,
-        socket: &mut TcpStream,
+        socket: &mut PlainStream,
         engine: &mut ClientConnection,
     ) -> Result<Vec<u8>, String> {
         let mut head = ClientResponse::new();

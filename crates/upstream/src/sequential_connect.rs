@@ -12,8 +12,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use h2o_exchange::{Timer, Worker};
-use tokio::net::TcpStream;
 
+use crate::plain_stream::PlainStream;
 use crate::resolver::{Family, NameOrigin, ResolveError, Resolver};
 
 /// Limit of the addresses that are tried per family. H2O compatibility: H2O tries four.
@@ -95,7 +95,7 @@ pub fn connect_error_text(error: &io::Error) -> &'static str {
 }
 
 /// Connects to `host`, a name or a numeric address without brackets, trying only addresses that `is_permitted` accepts.
-/// Must be called within the worker's runtime. Dropping the future closes the current attempt.
+/// Dropping the future closes the current attempt.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -105,15 +105,11 @@ pub async fn connect(
     port: u16,
     limits: ConnectLimits,
     is_permitted: impl Fn(SocketAddr) -> bool,
-) -> Result<(TcpStream, SocketAddr), ConnectError> {
+) -> Result<(PlainStream, SocketAddr), ConnectError> {
     let resolver = worker.local::<Resolver>();
     let look_up =
         |family| resolver.resolve_family(worker, host, port, family, NameOrigin::Requested);
-    let open = |address| async move {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    };
+    let open = |address| PlainStream::connect(worker, address);
     connect_in_turn(worker, limits, look_up, is_permitted, open).await
 }
 
@@ -646,8 +642,9 @@ mod tests {
             let (stream, address) = connect(&worker, "127.0.0.1", port, LIMITS, |_| true)
                 .await
                 .unwrap();
-            assert_eq!(stream.peer_addr().unwrap(), address);
-            assert!(stream.nodelay().unwrap());
+            let peer = rustix::net::getpeername(&stream).unwrap().unwrap();
+            assert_eq!(SocketAddr::try_from(peer).unwrap(), address);
+            assert!(rustix::net::sockopt::tcp_nodelay(&stream).unwrap());
             let allows_another_port = |address: SocketAddr| address.port() != port;
             let refused = connect(&worker, "127.0.0.1", port, LIMITS, allows_another_port).await;
             assert!(matches!(refused, Err(ConnectError::Prohibited)));

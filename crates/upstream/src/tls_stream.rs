@@ -329,7 +329,8 @@ mod tests {
         let mut hello = OutputBuffer::default();
         let tls = client.unwrap().connect("name.example", "", &[], &mut hello);
         ours.set_nonblocking(true).unwrap();
-        let socket = PlainStream::from(tokio::net::UnixStream::from_std(ours).unwrap());
+        let worker = h2o_exchange::Worker::new(0, Arc::default(), Arc::default());
+        let socket = PlainStream::watched(&worker, ours.into()).unwrap();
         let stream = TlsStream::handshake(socket, tls.unwrap(), &hello, Rc::default()).await;
         (stream.unwrap(), server)
     }

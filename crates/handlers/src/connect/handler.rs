@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use h2o_exchange::{
 };
 use h2o_http::{Headers, Known, Method, Name, RequestHead, StatusCode, Version};
 use h2o_upstream::{
-    ConnectError, ConnectLimits, Family, NameOrigin, Resolver, connect, connect_error_text,
+    ConnectError, ConnectLimits, Family, NameOrigin, PlainStream, Resolver, connect,
+    connect_error_text,
 };
-use tokio::net::{TcpStream, UdpSocket};
 
 use super::acl::Acl;
 use super::capsule::Format;
 use super::proxy_status::Report;
 use super::target::Target;
+use super::udp::TargetSocket;
 use super::{tcp, udp};
 
 /// The configuration of a handler of `proxy.connect` or `proxy.connect-udp`.
@@ -262,7 +263,7 @@ impl Service {
         &self,
         worker: &Rc<Worker>,
         target: &Target,
-    ) -> Result<(TcpStream, SocketAddr), ConnectError> {
+    ) -> Result<(PlainStream, SocketAddr), ConnectError> {
         let is_permitted = |address| self.acl.permits(address);
         let Target { host, port } = target;
         connect(worker, host, *port, self.limits, is_permitted).await
@@ -272,7 +273,7 @@ impl Service {
         &self,
         worker: &Rc<Worker>,
         target: &Target,
-    ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
+    ) -> Result<(TargetSocket, SocketAddr), ConnectError> {
         let connecting = self.connect_udp(worker, target);
         let connected = worker.timeout(self.limits.connect_timeout, connecting);
         let timed_out = |TimedOut| Err(ConnectError::TimedOut { next_hop: None });
@@ -299,7 +300,7 @@ impl Service {
         &self,
         worker: &Rc<Worker>,
         target: &Target,
-    ) -> Result<(UdpSocket, SocketAddr), ConnectError> {
+    ) -> Result<(TargetSocket, SocketAddr), ConnectError> {
         let Target { host, port } = target;
         let resolver = worker.local::<Resolver>();
         let origin = NameOrigin::Requested;
@@ -312,7 +313,7 @@ impl Service {
             if !self.acl.permits(address) {
                 continue;
             }
-            match local_connect(address).await {
+            match TargetSocket::connect(worker, address) {
                 Ok(socket) => return Ok((socket, address)),
                 Err(error) => {
                     let next_hop = address.ip();
@@ -339,16 +340,6 @@ impl Service {
             headers.push(Known::ProxyStatus, report.field(identity).as_bytes());
         }
     }
-}
-
-async fn local_connect(address: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await?;
-    socket.connect(address).await?;
-    Ok(socket)
 }
 
 impl Failure {

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2o_exchange::{Body, BodyError, BodyPipe, BodySource, Descriptor, Worker};
-use tokio::net::TcpStream;
+use h2o_upstream::PlainStream;
+use tokio::io::ReadBuf;
 
 use super::tunnel::{Sink, Tunnel, broken};
 
@@ -18,10 +19,10 @@ const READ_SIZE: usize = 64 * 1024;
 const MIN_READ: usize = 4096;
 
 /// Opens a tunnel: returns a response body with the bytes received from `stream`, and sends the bytes from `pipe` to
-/// `stream`. Must be called within the worker's runtime.
+/// `stream`.
 pub(super) fn open(
     worker: &Worker,
-    stream: TcpStream,
+    stream: PlainStream,
     descriptor: Descriptor,
     pipe: Rc<BodyPipe>,
     io_timeout: Duration,
@@ -37,9 +38,27 @@ pub(super) fn open(
 /// The response body of a tunnel, with the bytes from the target.
 struct TcpBody {
     tunnel: Tunnel,
-    stream: Rc<TcpStream>,
+    stream: Rc<PlainStream>,
     /// Bytes read from the target and not yet pulled. An idle tunnel holds no buffer.
     buffer: BytesMut,
+}
+
+impl TcpBody {
+    /// Reads into the free space of the buffer, and returns the number of bytes; 0 at the end of the input.
+    fn receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = ReadBuf::uninit(self.buffer.spare_capacity_mut());
+        ready!(self.stream.poll_receive(context, &mut space))?;
+        let len = space.filled().len();
+        #[expect(
+            unsafe_code,
+            reason = "the caller promises that the bytes are initialised"
+        )]
+        // SAFETY: the read has filled this many bytes of the buffer's free space.
+        unsafe {
+            self.buffer.advance_mut(len);
+        }
+        Poll::Ready(Ok(len))
+    }
 }
 
 impl BodySource for TcpBody {
@@ -52,24 +71,21 @@ impl BodySource for TcpBody {
             if self.buffer.capacity() < MIN_READ {
                 self.buffer.reserve(READ_SIZE);
             }
-            match self.stream.try_read_buf(&mut self.buffer) {
-                Ok(0) => {
+            match self.receive(context) {
+                Poll::Ready(Ok(0)) => {
                     self.tunnel.on_end();
                     return Poll::Ready(None);
                 }
-                Ok(_) => self.tunnel.on_received(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Poll::Ready(Ok(_)) => self.tunnel.on_received(),
+                Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
+                Poll::Pending => {
                     self.buffer = BytesMut::new();
-                    if !self.tunnel.may_wait(context) {
-                        return Poll::Ready(None);
-                    }
-                    match self.stream.poll_read_ready(context) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
-                    }
+                    return if self.tunnel.may_wait(context) {
+                        Poll::Pending
+                    } else {
+                        Poll::Ready(None)
+                    };
                 }
-                Err(error) => return Poll::Ready(Some(Err(broken(&error)))),
             }
         }
         let len = max.min(self.buffer.len());
@@ -81,20 +97,11 @@ impl BodySource for TcpBody {
     }
 }
 
-impl Sink for Rc<TcpStream> {
+impl Sink for Rc<PlainStream> {
     fn poll_send(&mut self, piece: &mut Bytes, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !piece.is_empty() {
-            match self.try_write(piece) {
-                Ok(written) => piece.advance(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    match self.poll_write_ready(context) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    }
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+            let written = ready!(PlainStream::poll_send(self, context, piece))?;
+            piece.advance(written);
         }
         Poll::Ready(Ok(()))
     }
@@ -107,7 +114,7 @@ mod tests {
 
     use h2o_testkit::{on_standing_clock, pass};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -120,7 +127,7 @@ mod tests {
     ) -> (Box<dyn BodySource>, Rc<BodyPipe>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let near = TcpStream::connect(address).await.unwrap();
+        let near = PlainStream::connect(worker, address).await.unwrap();
         let (far, _) = listener.accept().await.unwrap();
         let pipe = Rc::new(BodyPipe::default());
         let descriptor = worker.shared.descriptors.open().unwrap();

@@ -2,15 +2,17 @@
 //! can carry them, and otherwise a capsule in the stream. Clients may send capsules in both cases.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2o_exchange::{
-    Body, BodyError, BodyPipe, BodySource, Counter, Counters, DatagramPipe, Descriptor, Worker,
+    Body, BodyError, BodyPipe, BodySource, Counter, Counters, DatagramPipe, Descriptor,
+    SocketWatch, WatchedSocket, Worker,
 };
-use tokio::net::UdpSocket;
 
 use super::capsule::{self, CapsuleReader, Format};
 use super::tunnel::{Sink, Tunnel, broken};
@@ -28,7 +30,7 @@ const TURN: usize = 64;
 /// within the worker's runtime.
 pub(super) fn open(
     worker: &Rc<Worker>,
-    socket: UdpSocket,
+    socket: TargetSocket,
     descriptor: Descriptor,
     format: Format,
     pipe: Rc<BodyPipe>,
@@ -61,9 +63,33 @@ pub(super) fn open(
     })
 }
 
-/// The UDP socket to the target.
-struct FarEnd {
+/// A UDP socket that is connected to the target.
+pub(super) struct TargetSocket {
+    watch: WatchedSocket,
     socket: UdpSocket,
+}
+
+impl TargetSocket {
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn connect(worker: &Worker, target: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = match target {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(target)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            watch: worker.local::<SocketWatch>().watch(socket.as_fd())?,
+            socket,
+        })
+    }
+}
+
+/// The far end of the tunnel.
+struct FarEnd {
+    socket: TargetSocket,
     worker: Rc<Worker>,
 }
 
@@ -86,13 +112,16 @@ impl FarEnd {
     }
 
     fn receive<'b>(&self, buffer: &'b mut Buffer) -> io::Result<Received<'b>> {
-        match self.socket.try_recv(buffer) {
+        match self.socket.socket.recv(buffer) {
             Ok(len) if len > MAX_PAYLOAD => {
                 self.counters().count(Counter::UdpDropped);
                 Ok(Received::Useless)
             }
             Ok(len) => Ok(Received::Payload(&buffer[..len])),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.socket.watch.note_unreadable();
+                Ok(Received::Nothing)
+            }
             // No program listens at the target's port at the moment. The tunnel stays open, because a program may
             // listen there later.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Received::Useless),
@@ -103,9 +132,12 @@ impl FarEnd {
     /// Sends a payload. A payload that the system does not send is dropped, as UDP permits. Returns false if the socket
     /// had no room for it now.
     fn send(&self, payload: &[u8]) -> bool {
-        match self.socket.try_send(payload) {
+        match self.socket.socket.send(payload) {
             Ok(_) => self.counters().count(Counter::UdpSent),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.socket.watch.note_full();
+                return false;
+            }
             Err(_) => self.counters().count(Counter::UdpDropped),
         }
         true
@@ -188,11 +220,7 @@ impl BodySource for CapsuleBody {
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                match self.far.socket.poll_recv_ready(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(broken(&error)))),
-                }
+                ready!(self.far.socket.watch.poll_readable(context));
             }
         }
         let len = max.min(self.capsules.len());
@@ -230,11 +258,7 @@ impl Sink for DatagramSink {
             };
             if !self.far.send(&payload) {
                 self.payload = Some(payload);
-                match self.far.socket.poll_send_ready(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                }
+                ready!(self.far.socket.watch.poll_writable(context));
             }
         }
     }
@@ -259,13 +283,10 @@ impl Sink for DatagramSink {
                     payload
                 }
             };
-            // The first datagrams wait for tokio to learn that a new socket can be written. Meanwhile the pipe drops
-            // datagrams that it has no room for.
             if !self.far.send(&payload) {
                 self.unsent = Some(payload);
-                match self.far.socket.poll_send_ready(context) {
-                    Poll::Pending => break,
-                    Poll::Ready(ready) => ready?,
+                if self.far.socket.watch.poll_writable(context).is_pending() {
+                    break;
                 }
             }
         }
@@ -277,13 +298,12 @@ impl Sink for DatagramSink {
                     received += 1;
                     continue;
                 }
-                Received::Nothing => match self.far.socket.poll_recv_ready(context) {
-                    Poll::Pending => break,
-                    Poll::Ready(ready) => {
-                        ready?;
-                        continue;
+                Received::Nothing => {
+                    if self.far.socket.watch.poll_readable(context).is_pending() {
+                        break;
                     }
-                },
+                    continue;
+                }
             };
             received += 1;
             let is_sent = datagrams.send(self.format.context_id(), payload);
@@ -313,6 +333,8 @@ mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
     use std::task::Waker;
+
+    use tokio::net::UdpSocket;
 
     use super::*;
 
@@ -344,9 +366,10 @@ mod tests {
         datagrams: Option<Rc<DatagramPipe>>,
     ) -> (Box<dyn BodySource>, Rc<BodyPipe>, UdpSocket) {
         let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        near.connect(far.local_addr().unwrap()).await.unwrap();
-        far.connect(near.local_addr().unwrap()).await.unwrap();
+        let near = TargetSocket::connect(worker, far.local_addr().unwrap()).unwrap();
+        far.connect(near.socket.local_addr().unwrap())
+            .await
+            .unwrap();
         let pipe = Rc::new(BodyPipe::default());
         let descriptor = worker.shared.descriptors.open().unwrap();
         let body = open(

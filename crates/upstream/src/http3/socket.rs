@@ -4,20 +4,19 @@
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Descriptor, Timer, Worker};
+use h2o_exchange::{Descriptor, SocketWatch, Timer, WatchedSocket, Worker};
 use h2o_http3::{ErrorCode, PeerError};
 use h2o_quic::udp::{self, ReceiveBuffers};
 use h2o_quic::{
     ClientTls, ConnectError, ConnectionIndex, Datagram, Endpoint, EndpointConfig, Event, Received,
     SharedConnection, Transmit, TransportSettings,
 };
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
 
 use super::engine::{Handshake, Http3, receive_window};
 use super::liveness::KEEP_ALIVE;
@@ -71,6 +70,7 @@ struct Entry {
 struct Driver {
     socket: Rc<Socket>,
     udp: udp::UdpSocket,
+    watch: WatchedSocket,
     io: UdpSocket,
     _descriptor: Descriptor,
     worker: Rc<Worker>,
@@ -107,10 +107,10 @@ impl Socket {
         let descriptor = (worker.shared.descriptors.open()).ok_or_else(|| {
             io::Error::other("no file descriptor is left for a QUIC socket (RLIMIT_NOFILE)")
         })?;
-        let io = std::net::UdpSocket::bind(local)?;
+        let io = UdpSocket::bind(local)?;
         let udp = udp::UdpSocket::new(&io)?;
         io.set_nonblocking(true)?;
-        let io = UdpSocket::from_std(io)?;
+        let watch = worker.local::<SocketWatch>().watch(io.as_fd())?;
         let endpoint = Endpoint::new(EndpointConfig::client(!udp.may_fragment()));
         let socket = Rc::new(Self {
             endpoint: Rc::new(RefCell::new(endpoint)),
@@ -121,6 +121,7 @@ impl Socket {
         let mut driver = Driver {
             socket: Rc::clone(&socket),
             udp,
+            watch,
             io,
             _descriptor: descriptor,
             worker: Rc::clone(worker),
@@ -255,7 +256,7 @@ impl Driver {
     /// Receives one batch of datagrams.
     fn poll_receive(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.io.poll_recv_ready(task))?;
+            ready!(self.watch.poll_readable(task));
             let Self {
                 io,
                 udp,
@@ -263,12 +264,11 @@ impl Driver {
                 batch,
                 ..
             } = self;
-            let received = io.try_io(Interest::READABLE, || {
-                udp.receive(io, buffers, |datagram| batch.push(datagram))
-            });
-            match received {
+            match udp.receive(io, buffers, |datagram| batch.push(datagram)) {
                 Ok(_) => return Poll::Ready(Ok(())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.watch.note_unreadable();
+                }
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
@@ -461,15 +461,12 @@ impl Driver {
         };
         let bytes = data.get(..transmit.len).unwrap_or_default();
         loop {
-            let Poll::Ready(Ok(())) = self.io.poll_send_ready(task) else {
+            if self.watch.poll_writable(task).is_pending() {
                 self.unsent = Some((transmit, data));
                 return;
-            };
-            let sent = self.io.try_io(Interest::WRITABLE, || {
-                self.udp.send(&self.io, &transmit, bytes)
-            });
-            match sent {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            }
+            match self.udp.send(&self.io, &transmit, bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch.note_full(),
                 // If sending fails, the datagram counts as lost in the network.
                 Ok(()) | Err(_) => break,
             }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use h2o_exchange::{Timer, Worker};
 use h2o_mruby::Vm;
-use h2o_upstream::{ConnectError, ConnectLimits};
+use h2o_upstream::{ConnectError, ConnectLimits, PlainStream};
 use rustc_hash::FxHashMap;
-use tokio::net::TcpStream;
+use tokio::io::ReadBuf;
 
 use super::reply::{Parser, Reply, encode};
 use super::subscription::{End, Subscription};
@@ -199,7 +199,7 @@ impl Link {
     }
 }
 
-async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Failure> {
+async fn connect(worker: &Worker, target: &Target) -> Result<PlainStream, Failure> {
     let limits = ConnectLimits {
         name_resolution_delay: Duration::from_millis(50),
         connection_attempt_delay: Duration::from_millis(250),
@@ -218,7 +218,7 @@ async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Failure>
 /// Moves bytes between the socket of a connection and its [`Link`].
 struct Driver {
     link: Rc<Link>,
-    stream: TcpStream,
+    stream: PlainStream,
     worker: Rc<Worker>,
     vm: Weak<Vm>,
     timer: Timer,
@@ -257,13 +257,10 @@ impl Driver {
             }
         }
         while !state.outgoing.is_empty() {
-            if self.stream.poll_write_ready(task).is_pending() {
-                return Ok(());
-            }
-            match self.stream.try_write(&state.outgoing) {
-                Ok(sent) => drop(state.outgoing.drain(..sent)),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Failure::Connection),
+            match self.stream.poll_send(task, &state.outgoing) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(sent)) => drop(state.outgoing.drain(..sent)),
+                Poll::Ready(Err(_)) => return Err(Failure::Connection),
             }
         }
         Ok(())
@@ -276,14 +273,15 @@ impl Driver {
             let state = self.link.state.borrow();
             state.subscriptions.values().any(|one| one.is_full())
         };
-        if is_full || self.stream.poll_read_ready(task).is_pending() {
+        if is_full {
             return Ok(false);
         }
-        match self.stream.try_read(&mut self.buffer) {
-            Ok(0) => return Err(Failure::Connection),
-            Ok(len) => self.input.feed(&self.buffer[..len]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(true),
-            Err(_) => return Err(Failure::Connection),
+        let mut buffer = ReadBuf::new(&mut self.buffer);
+        match self.stream.poll_receive(task, &mut buffer) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Ok(())) if buffer.filled().is_empty() => return Err(Failure::Connection),
+            Poll::Ready(Ok(())) => self.input.feed(buffer.filled()),
+            Poll::Ready(Err(_)) => return Err(Failure::Connection),
         }
         loop {
             match self.input.next_reply() {
