@@ -27,7 +27,7 @@ const WAITER: u32 = 1 << 31;
 
 /// The timers of a worker.
 ///
-/// The event loop [adds](Timers::add) a timer for each connection and [collects](Timers::poll_due) those that are due.
+/// The event loop [adds](Timers::add) a timer for each connection and [collects](Timers::take_due) those that are due.
 /// Futures use a [`Timer`], which wakes their task.
 pub struct Timers {
     clock: Rc<Clock>,
@@ -35,10 +35,11 @@ pub struct Timers {
     start: Instant,
     wheel: RefCell<Wheel>,
     waiters: RefCell<Slab<Waiter>>,
-    /// The sleep of the async runtime that wakes the event loop when the next timer is due.
+    /// The sleep of the async runtime until the next timer is due, where no event loop waits for it.
     sleep: RefCell<Option<Pin<Box<Sleep>>>>,
-    event_loop: RefCell<Option<Waker>>,
-    /// Whether the event loop is waiting, so that a timer set before its wake-up time must wake it.
+    /// The task that waits for the next timer.
+    waiting: RefCell<Option<Waker>>,
+    /// Whether that task is waiting, so that a timer set to an earlier time must wake it.
     is_asleep: Cell<bool>,
 }
 
@@ -57,7 +58,7 @@ impl Timers {
             wheel: RefCell::new(Wheel::new()),
             waiters: RefCell::default(),
             sleep: RefCell::default(),
-            event_loop: RefCell::default(),
+            waiting: RefCell::default(),
             is_asleep: Cell::new(false),
         }
     }
@@ -68,7 +69,7 @@ impl Timers {
         &self.clock
     }
 
-    /// Adds a timer of the event loop, which is not set yet. When it fires, [`Timers::poll_due`] returns the number
+    /// Adds a timer of the event loop, which is not set yet. When it fires, [`Timers::take_due`] returns the number
     /// `event`, which is below 2^31.
     pub fn add(&self, event: u32) -> TimerKey {
         debug_assert!(
@@ -83,7 +84,7 @@ impl Timers {
         self.wheel.borrow_mut().remove(key);
     }
 
-    /// Sets, moves or clears a timer of the event loop. A deadline in the past fires at the next [`Timers::poll_due`].
+    /// Sets, moves or clears a timer of the event loop. A deadline in the past fires at the next [`Timers::take_due`].
     pub fn set(&self, key: TimerKey, deadline: Option<Instant>) {
         let deadline = deadline.map_or(UNSET, |at| self.tick_after(at));
         let mut wheel = self.wheel.borrow_mut();
@@ -91,40 +92,15 @@ impl Timers {
         wheel.set(key, deadline, || self.tick(self.clock.now()));
         if wheel.next() < before && self.is_asleep.replace(false) {
             drop(wheel);
-            let event_loop = self.event_loop.borrow().clone();
-            if let Some(event_loop) = event_loop {
-                event_loop.wake();
+            let waiting = self.waiting.borrow().clone();
+            if let Some(task) = waiting {
+                task.wake();
             }
         }
     }
 
-    /// Wakes the tasks whose timers are due. Ready with the events of the event loop's timers that are due; pending if
-    /// there are none, and the caller is woken when the next timer is due.
-    ///
-    /// Must be called at the end of each turn of the event loop, within a runtime of tokio.
-    pub fn poll_due(&self, task: &mut Context<'_>, events: &mut Vec<u32>) -> Poll<()> {
-        loop {
-            self.fire(events);
-            if !events.is_empty() {
-                return Poll::Ready(());
-            }
-            let next = self.wheel.borrow().next();
-            if next == UNSET || self.poll_sleep(task, next).is_pending() {
-                break;
-            }
-            // The clock is read again: the async runtime has reported the next timer's time as reached, and may be
-            // ahead of the time that the clock keeps during a turn of the event loop.
-            self.clock.begin_turn();
-        }
-        let mut event_loop = self.event_loop.borrow_mut();
-        if !(event_loop.as_ref()).is_some_and(|waker| waker.will_wake(task.waker())) {
-            *event_loop = Some(task.waker().clone());
-        }
-        self.is_asleep.set(true);
-        Poll::Pending
-    }
-
-    fn fire(&self, events: &mut Vec<u32>) {
+    /// Wakes the tasks whose timers are due, and appends the events of the event loop's timers that are due.
+    pub fn take_due(&self, events: &mut Vec<u32>) {
         let now = self.tick(self.clock.now());
         let mut wakers = Vec::new();
         let mut waiters = self.waiters.borrow_mut();
@@ -141,6 +117,48 @@ impl Timers {
         drop(waiters);
         // The wakers are called last, when `waiters` is not borrowed any more, because woken tasks may set timers.
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// How long it takes, by the time of the clock's turn, until [`Timers::take_due`] is to be called again; `None` if no timer is set.
+    #[must_use]
+    pub fn until_next(&self) -> Option<Duration> {
+        let next = self.wheel.borrow().next();
+        let at = || self.start + Duration::from_millis(next);
+        (next != UNSET).then(|| at().saturating_duration_since(self.clock.now()))
+    }
+
+    /// Like [`Timers::take_due`] where an async runtime waits for the timers and not an event loop: ready with the events that are due;
+    /// pending if there are none, and the task is woken when the next timer is due.
+    ///
+    /// Must be called at the end of each turn, within a runtime of tokio.
+    pub fn poll_due(&self, task: &mut Context<'_>, events: &mut Vec<u32>) -> Poll<()> {
+        loop {
+            self.take_due(events);
+            if !events.is_empty() {
+                return Poll::Ready(());
+            }
+            std::task::ready!(self.poll_next(task));
+            // The clock is read again: the async runtime has reported the next timer's time as reached, and may be
+            // ahead of the time that the clock keeps during a turn.
+            self.clock.begin_turn();
+        }
+    }
+
+    /// Ready when the next timer is due, where an async runtime waits for it and not an event loop. Until then the task is woken when that
+    /// time has come, or when a timer is set to an earlier time.
+    ///
+    /// Must be called within a runtime of tokio.
+    pub fn poll_next(&self, task: &mut Context<'_>) -> Poll<()> {
+        let next = self.wheel.borrow().next();
+        if next != UNSET && self.poll_sleep(task, next).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        if !(waiting.as_ref()).is_some_and(|waker| waker.will_wake(task.waker())) {
+            *waiting = Some(task.waker().clone());
+        }
+        self.is_asleep.set(true);
+        Poll::Pending
     }
 
     fn poll_sleep(&self, task: &mut Context<'_>, next: u64) -> Poll<()> {

@@ -290,7 +290,7 @@ impl Worker {
     /// Spawns a task on this worker's thread, beside the event loop. The worker's clock is read again whenever the task
     /// is polled.
     ///
-    /// Must be called in a local runtime of tokio.
+    /// Must be called within a `LocalSet` or a local runtime of tokio.
     pub fn spawn<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let clock = Rc::clone(&self.clock);
         tokio::task::spawn_local(async move {

@@ -1,7 +1,7 @@
 //! Runs requests without a connection, one after the other, on a worker in the calling thread. The handlers and filters of a configuration
 //! run as they do in the server, so that scripts can be tested before they are used.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use h2o_exchange::{
     RequestBody, Response, Transport, Worker,
 };
 use h2o_http::{BodyLength, Headers, Method, Name, Scheme, StatusCode, Version};
+use tokio::task::LocalSet;
 
 use crate::LoadedConfig;
 use crate::generation::start_features;
@@ -101,27 +102,26 @@ pub fn try_requests(
         handover: None,
     };
     let (config, orders) = worker::only_config(loaded, nothing).map_err(TrialError::System)?;
-    let runtime = worker::runtime().map_err(TrialError::System)?;
-    let ended = runtime.block_on(async {
-        let mut event_loop = worker::event_loop(config)
-            .map_err(|error| TrialError::System(h2o_log::reason(&error).to_string()))?;
-        let trial = Trial {
-            worker: Rc::clone(event_loop.worker()),
-            site: Rc::clone(event_loop.site()),
-            limit,
-        };
-        let worker = Rc::clone(event_loop.worker());
-        let mut all = pin!(worker.spawn(trial.run(requests, on_response)));
-        let turns = poll_fn(|task| {
-            // The event loop must run its turns: it fires the timers of the handlers.
-            let _ = event_loop.poll_turn(task);
-            all.as_mut().poll(task)
-        });
-        let ended = tokio::task::coop::unconstrained(turns).await;
-        ended.unwrap_or_else(|error| Err(TrialError::System(error.to_string())))
+    let disk = worker::disk_threads(1).map_err(TrialError::System)?;
+    let _disk = disk.enter();
+    let mut tasks = LocalSet::new();
+    let _tasks = tasks.enter();
+    let mut event_loop = worker::event_loop(config)
+        .map_err(|error| TrialError::System(h2o_log::reason(&error).to_string()))?;
+    let trial = Trial {
+        worker: Rc::clone(event_loop.worker()),
+        site: Rc::clone(event_loop.site()),
+        limit,
+    };
+    let worker = Rc::clone(event_loop.worker());
+    let mut all = pin!(worker.spawn(trial.run(requests, on_response)));
+    let ended = event_loop.run(&mut tasks, |event_loop, task| {
+        // The event loop must run its turns: it fires the timers of the handlers.
+        let _ = event_loop.poll_turn(task);
+        all.as_mut().poll(task)
     });
     drop(orders);
-    ended
+    ended.unwrap_or_else(|error| Err(TrialError::System(error.to_string())))
 }
 
 /// A worker that runs test requests without a connection.

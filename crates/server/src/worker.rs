@@ -1,6 +1,5 @@
 //! Workers: one thread each, with one event loop and its own connections.
 
-use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -13,8 +12,9 @@ use h2o_exchange::{
     BufferLimits, ConnectionLimits, Counters, Descriptors, Order, Reloads, Shared, Site,
     SubRequestService, Sweep, TempFiles, Worker, WorkerHandle,
 };
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
 
 use h2o_log::reason;
 
@@ -46,6 +46,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 /// The running server: its workers and its configuration.
 pub struct Server {
     threads: Vec<JoinHandle<()>>,
+    disk: Runtime,
     pub(crate) orders: Vec<UnboundedSender<Order>>,
     pub(crate) shared: Arc<Shared>,
     /// The configuration that is used for new requests.
@@ -111,6 +112,7 @@ impl Server {
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
+            disk: disk_threads(plan.len())?,
             orders: Vec::new(),
             shared: Arc::clone(&shared),
             current,
@@ -140,12 +142,13 @@ impl Server {
                 used_tokens: Arc::clone(&used_tokens),
                 refreshes_resumption: index == 0,
             };
+            let disk = server.disk.handle().clone();
             let ready = ready.clone();
             let on_end = Arc::clone(&on_end);
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    let ended = catch_unwind(AssertUnwindSafe(|| run(config, &ready)));
+                    let ended = catch_unwind(AssertUnwindSafe(|| run(config, &disk, &ready)));
                     // `ready` is dropped before `on_end` is called, so that the starting server stops waiting for a worker that has
                     // ended.
                     drop(ready);
@@ -239,6 +242,7 @@ impl Server {
 
     /// Ends the background services without waiting for the workers: this writes buffered log lines.
     pub fn abandon(self) {
+        self.disk.shutdown_background();
         drop((self.current, self.retired));
     }
 
@@ -248,6 +252,8 @@ impl Server {
             // The result is ignored: the panic hook has already reported a worker's panic.
             let _ = thread.join();
         }
+        // Waits until the disk threads have done what they were told.
+        drop(self.disk);
         drop((self.current, self.retired));
     }
 }
@@ -345,58 +351,47 @@ pub(crate) fn only_config(
     Ok((config, sender))
 }
 
-/// Builds the asynchronous runtime of a worker's thread.
-pub(crate) fn runtime() -> Result<LocalRuntime, String> {
+/// The threads for blocking operations of this number of workers. The runtime runs no task and watches no socket: the event loops do.
+pub(crate) fn disk_threads(workers: usize) -> Result<Runtime, String> {
     Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(DISK_THREADS)
-        .thread_keep_alive(std::time::Duration::from_secs(10))
-        .build_local(LocalOptions::default())
-        .map_err(|error| format!("failed to start an event loop: {}", reason(&error)))
+        .max_blocking_threads(DISK_THREADS * workers.max(1))
+        .thread_keep_alive(Duration::from_secs(10))
+        .build()
+        .map_err(|error| format!("failed to start the disk threads: {}", reason(&error)))
 }
 
 type ReadySender = mpsc::Sender<Result<(), String>>;
 
-fn run(config: WorkerConfig, ready: &ReadySender) {
+fn run(config: WorkerConfig, disk: &Handle, ready: &ReadySender) {
     if let Some(cpu) = config.cpu {
         pin(cpu);
     }
-    let runtime = match runtime() {
-        Ok(runtime) => runtime,
+    let _disk = disk.enter();
+    let mut tasks = LocalSet::new();
+    let _tasks = tasks.enter();
+    let resumption =
+        (config.refreshes_resumption).then(|| Arc::clone(&config.generation.resumption));
+    let mut event_loop = match event_loop(config) {
+        Ok(event_loop) => event_loop,
         Err(error) => {
-            let _ = ready.send(Err(error));
+            let _ = ready.send(Err(format!(
+                "failed to start an event loop: {}",
+                reason(&error)
+            )));
             return;
         }
     };
-    runtime.block_on(async {
-        let resumption =
-            (config.refreshes_resumption).then(|| Arc::clone(&config.generation.resumption));
-        let mut event_loop = match event_loop(config) {
-            Ok(event_loop) => event_loop,
-            Err(error) => {
-                let _ = ready.send(Err(format!(
-                    "failed to start an event loop: {}",
-                    reason(&error)
-                )));
-                return;
-            }
-        };
-        if let Some(resumption) = resumption {
-            let worker = event_loop.worker();
-            worker.spawn(refresh(Rc::clone(worker), resumption));
-        }
-        start_features(event_loop.worker(), event_loop.site());
-        // Tells `Server::start`, which waits for it, that this worker is ready.
-        let _ = ready.send(Ok(()));
-        let turns = poll_fn(|task| event_loop.poll_turn(task));
-        // All connections are one task to the runtime, whose task budget would make sockets look unready after some hundred uses. Each turn
-        // of the event loop limits its own length instead.
-        tokio::task::coop::unconstrained(turns).await;
-    });
+    if let Some(resumption) = resumption {
+        let worker = event_loop.worker();
+        worker.spawn(refresh(Rc::clone(worker), resumption));
+    }
+    start_features(event_loop.worker(), event_loop.site());
+    // Tells `Server::start`, which waits for it, that this worker is ready.
+    let _ = ready.send(Ok(()));
+    event_loop.run(&mut tasks, EventLoop::poll_turn);
 }
 
-/// Creates the event loop of a worker with its tables of connections. Must be called within the worker's runtime.
+/// Creates the event loop of a worker with its tables of connections. Must be called in the context of the [disk threads](disk_threads).
 pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
     let worker = Worker::new(config.index, config.counters, config.shared);
     let mut generation = LocalGeneration::new(config.generation);

@@ -8,6 +8,7 @@ mod tls_client;
 mod trick;
 
 use std::io::{Read, Write};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -66,12 +67,12 @@ fn careful(is_early: bool, body: RequestBody) -> Outcome {
 
 impl Handler for Trick {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let is_early = exchange.is_early;
+        let (is_early, worker) = (exchange.is_early, Rc::clone(&exchange.worker));
         match self {
             Self::Careful | Self::Pulling => careful(is_early, std::mem::take(&mut exchange.body)),
             Self::Slow => Outcome::Later(Box::pin(async move {
                 while !SLOW_MAY_ANSWER.load(Ordering::SeqCst) {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    worker.sleep(Duration::from_millis(1)).await;
                 }
                 careful(is_early, RequestBody::None)
             })),
@@ -83,7 +84,7 @@ impl Handler for Trick {
                 let body = std::mem::take(&mut exchange.body);
                 Outcome::Later(Box::pin(async move {
                     while !MAY_ANSWER.load(Ordering::SeqCst) {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        worker.sleep(Duration::from_millis(1)).await;
                     }
                     careful(is_early, body)
                 }))

@@ -7,7 +7,7 @@ mod trick;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use embedded::Embedded;
 use h2o_config::Directive;
 use h2o_exchange::{
     Body, BodyError, BodySource, BodyUse, Exchange, Handler, LinkHeaderUse, Outcome, RequestBody,
-    Response, Scope,
+    Response, Scope, Timer,
 };
 use h2o_http::{Headers, Known, StatusCode};
 use trick::{Tricks, paths_of_tricks, tricks};
@@ -43,11 +43,12 @@ enum Trick {
 
 impl Handler for Trick {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
+        let worker = Rc::clone(&exchange.worker);
         let ok = |body: Body| Response::new(StatusCode::OK, Headers::new(), body);
         match self {
             Self::Decline => Outcome::Declined,
             Self::Later => Outcome::Later(Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                worker.sleep(Duration::from_millis(20)).await;
                 Outcome::Done(ok(Body::Bytes("later".into())))
             })),
             Self::LaterDecline => Outcome::Later(Box::pin(async {
@@ -88,10 +89,9 @@ impl Handler for Trick {
             },
             Self::Slow => {
                 SLOW_ASKED.fetch_add(1, Ordering::SeqCst);
-                Outcome::Done(ok(Body::Stream(Box::new(SlowPieces {
-                    left: 5,
-                    pause: Box::pin(tokio::time::sleep(SLOW)),
-                }))))
+                let pause = Timer::new(&worker.timers);
+                pause.set_after(SLOW);
+                Outcome::Done(ok(Body::Stream(Box::new(SlowPieces { left: 5, pause }))))
             }
             Self::Interim => {
                 let reference = exchange.reference().unwrap();
@@ -179,7 +179,7 @@ const SLOW: Duration = Duration::from_millis(100);
 /// A response body in pieces, with a pause of a given length before each piece.
 struct SlowPieces {
     left: u32,
-    pause: Pin<Box<tokio::time::Sleep>>,
+    pause: Timer,
 }
 
 impl BodySource for SlowPieces {
@@ -188,14 +188,14 @@ impl BodySource for SlowPieces {
         context: &mut Context<'_>,
         _: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if self.pause.as_mut().poll(context).is_pending() {
+        if self.pause.poll_fired(context).is_pending() {
             return Poll::Pending;
         }
         if self.left == 0 {
             return Poll::Ready(None);
         }
         self.left -= 1;
-        self.pause = Box::pin(tokio::time::sleep(SLOW));
+        self.pause.set_after(SLOW);
         Poll::Ready(Some(Ok("0123456789".into())))
     }
 

@@ -6,6 +6,7 @@ mod embedded;
 mod http2_client;
 mod trick;
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ fn style() -> Response {
 
 impl Handler for Resource {
     fn on_request(&self, exchange: &mut Exchange) -> Outcome {
-        let pause = || tokio::time::sleep(Duration::from_millis(50));
+        let worker = Rc::clone(&exchange.worker);
+        let pause = async move || worker.sleep(Duration::from_millis(50)).await;
         match self {
             Self::Now => Outcome::Done(style()),
             Self::Later => Outcome::Later(Box::pin(async move {

@@ -56,10 +56,11 @@ impl Handler for Tunnels {
         let open = move |source: Box<dyn BodySource>| {
             Outcome::Done(Response::new(status, Headers::new(), Body::Stream(source)))
         };
+        let worker = Rc::clone(&exchange.worker);
         match &*what {
             "echo" => open(Box::new(Echo::new(pipe))),
             "later" => Outcome::Later(Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                worker.sleep(Duration::from_millis(50)).await;
                 open(Box::new(Echo::new(pipe)))
             })),
             "refuse" => Outcome::Done(text(StatusCode::FORBIDDEN, "not you")),
@@ -81,7 +82,7 @@ impl Handler for Tunnels {
             "silent" => {
                 let limited = Rc::clone(&pipe);
                 tokio::task::spawn_local(async move {
-                    tokio::time::sleep(Duration::from_secs(5)).await;
+                    worker.sleep(Duration::from_secs(5)).await;
                     limited.give_up("nothing will ever happen");
                 });
                 open(Box::new(Silent(pipe)))

@@ -3,31 +3,23 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use h2o_exchange::{Counter, LiveCounters, LocalSite, Order, Sweep, Worker};
 use h2o_log::reason;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::LocalSet;
 
 use crate::event::memory::MemoryAccount;
-use crate::event::reactor::{REPEATS, Reactor, Readiness, Registry};
+use crate::event::reactor::{Reactor, Readiness, Registry};
+use crate::event::thread_waker::{ThreadWaker, WaitingThread};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
 
-/// Number of socket events after which a turn of the loop ends. The next turn reads the clock again, which happens about two
-/// thousand times a second under load.
-const TURN_EVENTS: usize = 64;
-/// Number of batches of events, and of events, that the loop handles before it returns control to the tokio runtime, which tells of
-/// the events of UDP sockets.
-const ROUNDS: u32 = 8;
-const EVENTS: usize = 256;
-/// Largest number of events of a batch after which the loop may leave it to the runtime to wait for more.
-const FEW_EVENTS: usize = 4;
-/// How many times the loop does so after it has asked the kernel for more events and got none.
-const QUIET_ROUNDS: u32 = 3;
 /// Position of the lowest bit of a token that belongs to the index of a table of connections; the table itself uses the bits below.
 pub(crate) const TABLE_SHIFT: u32 = 60;
 /// Number of low bits of a timer event that hold the slot in a table of connections; the bits above are the index of the table.
@@ -93,6 +85,7 @@ pub(crate) trait ConnectionTable {
 pub(crate) struct EventLoop {
     worker: Rc<Worker>,
     reactor: Reactor,
+    thread: Arc<WaitingThread>,
     orders: UnboundedReceiver<Order>,
     wakes: Arc<WakeQueue>,
     unfinished: Rc<RefCell<Vec<u64>>>,
@@ -107,8 +100,6 @@ pub(crate) struct EventLoop {
     due: Vec<u32>,
     ready: Vec<Readiness>,
     woken: Vec<WakeTarget>,
-    /// How many times the loop, after few events, does not ask the kernel for more of them.
-    quiet_rounds: u32,
 }
 
 impl EventLoop {
@@ -125,10 +116,12 @@ impl EventLoop {
             counters.set(Counter::BufferBytes, counted.used.get() as u64);
             counters.set(Counter::ScriptBytes, counted.scripts() as u64);
         });
+        let thread = WaitingThread::new()?;
         Ok(Self {
             site,
             sweeps,
-            reactor: Reactor::new()?,
+            reactor: Reactor::new(thread.eventfd())?,
+            thread,
             orders,
             wakes: Arc::default(),
             unfinished: Rc::default(),
@@ -140,7 +133,6 @@ impl EventLoop {
             due: Vec::new(),
             ready: Vec::new(),
             woken: Vec::new(),
-            quiet_rounds: 0,
         })
     }
 
@@ -151,7 +143,6 @@ impl EventLoop {
         make: impl FnOnce(Registry, u64) -> io::Result<T>,
     ) -> io::Result<()> {
         let first_token = (self.tables.len() as u64) << TABLE_SHIFT;
-        debug_assert_eq!(first_token & REPEATS, 0);
         let table = make(self.reactor.registry(), first_token)?;
         self.tables.push(Box::new(table));
         Ok(())
@@ -164,6 +155,11 @@ impl EventLoop {
     /// The current configuration's hosts and paths, by which new requests are routed; requests under way keep those that they began with.
     pub(crate) const fn site(&self) -> &Rc<LocalSite> {
         &self.site
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn reactor(&self) -> &Reactor {
+        &self.reactor
     }
 
     /// The queue of connections whose wakers have fired.
@@ -187,15 +183,65 @@ impl EventLoop {
         &self.memory
     }
 
-    /// Runs one turn of the event loop. Ready when the worker is shutting down and its last connection has closed.
+    /// Runs the worker on this thread: calls `turn`, which runs a [turn](Self::poll_turn) of the loop, and the tasks of the worker in turns,
+    /// and waits for events in between. Returns what `turn` returns at last.
+    ///
+    /// Must be called in the context of the disk threads and of `tasks`, where connections and handlers spawn their tasks.
+    pub(crate) fn run<T>(
+        &mut self,
+        tasks: &mut LocalSet,
+        mut turn: impl FnMut(&mut Self, &mut Context<'_>) -> Poll<T>,
+    ) -> T {
+        let [loop_waker, tasks_waker] = [(); 2].map(|()| self.thread.waker());
+        let (for_loop, for_tasks) = (ThreadWaker::of(&loop_waker), ThreadWaker::of(&tasks_waker));
+        let (mut in_loop, mut in_tasks) = (
+            Context::from_waker(&for_loop),
+            Context::from_waker(&for_tasks),
+        );
+        // Tasks that were spawned before have woken nobody.
+        let mut is_first = true;
+        loop {
+            loop_waker.take();
+            if let Poll::Ready(ended) = turn(self, &mut in_loop) {
+                return ended;
+            }
+            if tasks_waker.take() || is_first {
+                is_first = false;
+                // The result is ignored: without tasks there is nothing to wait for.
+                let _ = Pin::new(&mut *tasks).poll(&mut in_tasks);
+            }
+            self.thread.begin_wait();
+            let limit = if loop_waker.has_fired() || tasks_waker.has_fired() {
+                Some(Duration::ZERO)
+            } else {
+                self.worker.timers.until_next()
+            };
+            self.wait(limit);
+            self.thread.end_wait();
+        }
+    }
+
+    /// Waits for events, for the time `limit` at most, which the next turn will handle.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) {
+        if let Err(error) = self.reactor.wait(limit) {
+            h2o_log::report!(
+                error,
+                "failed to wait for events of sockets: {}",
+                reason(&error)
+            );
+        }
+    }
+
+    /// Runs one turn of the event loop, which handles the events that the last [`wait`](Self::wait) has fetched. Ready when the worker is
+    /// shutting down and its last connection has closed.
     pub(crate) fn poll_turn(&mut self, task: &mut Context<'_>) -> Poll<()> {
         self.worker.clock.begin_turn();
         self.wakes.begin_turn();
         self.obey_orders(task);
         self.run_unfinished();
         self.run_woken();
-        self.run_ready(task);
-        self.run_due(task);
+        self.run_ready();
+        self.run_due();
         if self.wakes.end_turn(task.waker()) || !self.unfinished.borrow().is_empty() {
             task.waker().wake_by_ref();
         }
@@ -279,77 +325,24 @@ impl EventLoop {
         self.woken = woken;
     }
 
-    fn run_ready(&mut self, task: &mut Context<'_>) {
+    fn run_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
-        let (mut handled, mut in_turn) = (0, 0);
-        // Whether the runtime is to tell of further events; at first it has done so already.
-        let mut is_quiet = true;
-        for round in 0.. {
-            let polled = if is_quiet {
-                self.reactor.poll_events(task, &mut ready)
-            } else if round == ROUNDS || handled >= EVENTS {
-                // The runtime gets to poll its own events before this task runs again.
-                task.waker().wake_by_ref();
-                break;
-            } else {
-                match self.reactor.take_more(&mut ready) {
-                    Ok(true) => {
-                        self.quiet_rounds = 0;
-                        Poll::Ready(Ok(()))
-                    }
-                    // There are no more events, so the runtime is asked to wake this task at the next event.
-                    Ok(false) => {
-                        self.quiet_rounds = QUIET_ROUNDS;
-                        self.reactor.poll_events(task, &mut ready)
-                    }
-                    Err(error) => Poll::Ready(Err(error)),
-                }
-            };
-            match polled {
-                Poll::Ready(Ok(())) => {}
-                Poll::Pending => break,
-                Poll::Ready(Err(error)) => {
-                    h2o_log::report!(
-                        error,
-                        "failed to wait for events of sockets: {}",
-                        reason(&error)
-                    );
-                    break;
-                }
-            }
-            handled += ready.len();
-            in_turn += ready.len();
-            is_quiet = self.reactor.is_set_quiet();
-            // While few events come at a time, the kernel rarely has more of them. The runtime is told of an event that the kernel repeats
-            // only once, so the loop itself has to ask for it again.
-            if !is_quiet
-                && self.quiet_rounds > 0
-                && ready.len() <= FEW_EVENTS
-                && !ready.iter().any(|event| event.repeats)
-            {
-                is_quiet = true;
-                self.quiet_rounds -= 1;
-            }
-            for event in ready.drain(..) {
-                self.run_table(event.token, |table| table.on_ready(&event));
-            }
-            // Sockets of backends have woken the requests that wait for them.
-            self.run_woken();
-            if in_turn >= TURN_EVENTS {
-                in_turn = 0;
-                self.worker.clock.begin_turn();
-            } else {
-                // A file may have changed between the last response and the client's next request: cached file metadata
-                // is checked again.
-                self.worker.clock.begin_round();
-            }
+        self.reactor.take_events(&mut ready);
+        for event in ready.drain(..) {
+            self.run_table(event.token, |table| table.on_ready(&event));
         }
         self.ready = ready;
+        // Sockets of backends have woken the requests that wait for them.
+        self.run_woken();
     }
 
-    fn run_due(&mut self, task: &mut Context<'_>) {
+    fn run_due(&mut self) {
         let mut due = std::mem::take(&mut self.due);
-        while self.worker.timers.poll_due(task, &mut due).is_ready() {
+        loop {
+            self.worker.timers.take_due(&mut due);
+            if due.is_empty() {
+                break;
+            }
             let now = self.worker.clock.now();
             for event in due.drain(..) {
                 if let Some(table) = self.tables.get_mut((event >> EVENT_SHIFT) as usize) {
@@ -454,6 +447,7 @@ impl EventLoop {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::future::poll_fn;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
@@ -463,6 +457,8 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
     use super::*;
+    use crate::event::in_runtime::WatchedSet;
+    use crate::worker::disk_threads;
 
     /// A table of connections that records the calls it gets from the event loop.
     struct Table {
@@ -602,7 +598,9 @@ mod tests {
     impl World {
         /// Runs one turn of the loop. Returns whether the loop has ended, and the calls that the tables got.
         async fn turn(&mut self) -> (bool, Vec<String>) {
-            let is_over = poll_fn(|task| Poll::Ready(self.event_loop.poll_turn(task).is_ready()));
+            let set = WatchedSet::of(&self.event_loop).unwrap();
+            let is_over =
+                poll_fn(|task| Poll::Ready(self.event_loop.poll_in_runtime(&set, task).is_ready()));
             (is_over.await, self.notes.take())
         }
     }
@@ -634,30 +632,54 @@ mod tests {
     }
 
     #[test]
-    fn no_event_is_lost_while_few_come_at_a_time() {
-        paused(async {
-            let mut world = world(100, [(&[0], &[]), (&[0], &[])]);
-            let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
-            let registry = world.event_loop.reactor.registry();
-            for (token, (ours, _)) in (0..).zip(&pairs) {
-                registry.add_connection(ours, token).unwrap();
-            }
-            let notes = Rc::clone(&world.notes);
-            let mut next = poll_fn(|task| {
-                let _ = world.event_loop.poll_turn(task);
-                match notes.take() {
-                    notes if notes.is_empty() => Poll::Pending,
-                    notes => Poll::Ready(notes),
-                }
+    fn the_thread_waits_for_events_timers_wakers_and_tasks() {
+        let disk = disk_threads(1).unwrap();
+        let _disk = disk.enter();
+        let mut tasks = LocalSet::new();
+        let _tasks = tasks.enter();
+        let mut world = world(100, [(&[0], &[1]), (&[0], &[])]);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let registry = world.event_loop.reactor.registry();
+        registry.add_connection(&ours, 5).unwrap();
+        let wakes = Arc::clone(world.event_loop.wakes());
+        let (notes, spawned) = (Rc::clone(&world.notes), Rc::clone(&world.notes));
+        // Each step begins what ends the next wait of the thread: an event, a waker on another thread, a task, whose work is done on another
+        // thread. After them comes the timer.
+        let mut steps: VecDeque<Box<dyn FnOnce()>> = VecDeque::new();
+        steps.push_back(Box::new(move || (&theirs).write_all(b"?").unwrap()));
+        steps.push_back(Box::new(move || {
+            let waker = WakeQueue::waker(&wakes, (6, 7));
+            std::thread::spawn(|| waker.wake()).join().unwrap();
+        }));
+        steps.push_back(Box::new(move || {
+            tokio::task::spawn_local(async move {
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
+                spawned.borrow_mut().push("a task has ended".to_owned());
             });
-            let writable = (0..3).map(|token| format!("A is ready: {token}"));
-            assert_eq!((&mut next).await, writable.collect::<Vec<_>>());
-            for round in 0..20 {
-                let (token, (_, theirs)) = (round % 3, &pairs[round % 3]);
-                (&*theirs).write_all(b"?").unwrap();
-                assert_eq!((&mut next).await, [format!("A is ready: {token}")]);
+        }));
+        let mut seen = Vec::new();
+        world.event_loop.run(&mut tasks, |event_loop, task| {
+            let _ = event_loop.poll_turn(task);
+            let new = notes.take();
+            if new.is_empty() {
+                return Poll::Pending;
             }
+            seen.extend(new);
+            match steps.pop_front() {
+                Some(step) => step(),
+                None if seen.len() == 5 => return Poll::Ready(()),
+                None => {}
+            }
+            Poll::Pending
         });
+        let want = [
+            "A is ready: 5",
+            "A is ready: 5",
+            "A wakes 6: [7]",
+            "a task has ended",
+            "A times out: 0",
+        ];
+        assert_eq!(seen, want);
     }
 
     #[test]

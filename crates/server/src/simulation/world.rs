@@ -23,6 +23,7 @@ use super::plan::{self, Plan};
 use super::wire::Wire;
 use super::{Client, Run};
 use crate::event::event_loop::EventLoop;
+use crate::event::in_runtime::WatchedSet;
 use crate::worker;
 
 /// The simulated world: the server and its clients.
@@ -180,13 +181,15 @@ impl World {
         // A small value, so that uploads go to temporary files.
         settings.temp_buffer_threshold = Some(30_000);
         settings.http2.dos_delay = Duration::from_millis(u64::from(knobs.delays) * 100);
-        let event_loop = Rc::new(RefCell::new(worker::event_loop(config).unwrap()));
+        let event_loop = worker::event_loop(config).unwrap();
+        let set = WatchedSet::of(&event_loop).unwrap();
+        let event_loop = Rc::new(RefCell::new(event_loop));
         let turns = Rc::new(Cell::new(0));
         {
             let (event_loop, turns) = (Rc::clone(&event_loop), Rc::clone(&turns));
             let turn = poll_fn(move |task| {
                 turns.set(turns.get() + 1);
-                event_loop.borrow_mut().poll_turn(task)
+                event_loop.borrow_mut().poll_in_runtime(&set, task)
             });
             tokio::task::spawn_local(tokio::task::coop::unconstrained(turn));
         }

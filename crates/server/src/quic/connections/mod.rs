@@ -463,7 +463,7 @@ impl QuicConnections {
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock
                         && (self.registry)
-                            .watch_output(&*port.socket, socket_token)
+                            .watch_output(&*port.socket, socket_token, true)
                             .is_ok() =>
                 {
                     port.unsent = Some((transmit, std::mem::take(&mut self.buffer)));
@@ -489,6 +489,7 @@ impl QuicConnections {
         let Some((transmit, data)) = port.unsent.take() else {
             return;
         };
+        let token = self.first_token | SOCKET_BIT | index as u64;
         let result = port.udp.send(&port.socket, &transmit, &data);
         if let Err(error) = result
             && error.kind() == io::ErrorKind::WouldBlock
@@ -496,7 +497,8 @@ impl QuicConnections {
             port.unsent = Some((transmit, data));
             return;
         }
-        self.registry.remove(&*port.socket);
+        // The result is ignored: the call fails only for a socket that is not watched, and then costs some needless events.
+        let _ = (self.registry).watch_output(&*port.socket, token, false);
         for token in std::mem::take(&mut port.blocked) {
             if let Some(connection) = self.find(token) {
                 connection.waits_for_socket = false;

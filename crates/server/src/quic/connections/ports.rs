@@ -72,7 +72,7 @@ impl QuicConnections {
         let udp = UdpSocket::new(&*socket)?;
         let entry = self.sockets.vacant_entry();
         let token = self.first_token | SOCKET_BIT | entry.key() as u64;
-        self.registry.add_datagram_socket(&socket, token)?;
+        self.registry.add_datagram_socket(&*socket, token)?;
         let config = endpoint::config(
             endpoint::server_role(&settings, &self.settings, &self.shared, tls),
             &self.settings,
@@ -120,11 +120,7 @@ impl QuicConnections {
         };
         if self.sockets.get(index).is_some_and(is_unused) {
             let port = self.sockets.remove(index);
-            let token = self.first_token | SOCKET_BIT | index as u64;
-            self.registry.remove_datagram_socket(token);
-            if port.unsent.is_some() {
-                self.registry.remove(&*port.socket);
-            }
+            self.registry.remove(&*port.socket);
             self.endpoints.remove(&port.endpoint);
         }
     }
