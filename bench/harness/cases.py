@@ -153,8 +153,9 @@ class Case:
         must(set(case.link) == (LINK if case.mode == "page" else set()), f"pages, and only they, have a link: {LINK}")
         must(case.backend in ("", *BACKENDS), f"backend must be one of {', '.join(BACKENDS)}")
         must(
-            not case.backend or (case.driver == "h2load" and not case.hosts and not case.floor),
-            "proxies are asked by the driver h2load, without hosts and without the floor program",
+            not case.backend
+            or (case.driver == "h2load" and not case.hosts and (not case.floor or case.backend == FASTCGI)),
+            "proxies are asked by the driver h2load, without hosts; the floor program is none, but in front of FastCGI",
         )
         must(case.coding in CODINGS, f"coding must be one of {', '.join(map(repr, CODINGS))}")
         must(

@@ -52,6 +52,8 @@ class Server:
     proxy_template: str = ""
     # The server's configuration in front of a FastCGI application; `@backend_port@` stands for the port of the application.
     fastcgi_template: str = ""
+    # The command that starts the server in front of a FastCGI application; if it is empty, that is `command`.
+    fastcgi_command: list = field(default_factory=list)
     # The text for `@compress@` in the template, by the content coding of the case; `@level@` in it stands for the level.
     compress: dict = field(default_factory=dict)
     # The command that starts the server as a proxy; if it is empty, that is `command`.
@@ -139,7 +141,7 @@ class Server:
 
     def left_out(self, case):
         """Why the server cannot take part in the case, or None if it can."""
-        if case.backend == FASTCGI and not self.fastcgi_template:
+        if case.backend == FASTCGI and not (self.fastcgi_template or self.fastcgi_command):
             return "not compared as a server in front of FastCGI applications"
         if case.coding and case.coding not in self.compress:
             return f"does not compress by {case.coding} here"
@@ -183,11 +185,14 @@ class Running:
         if backend:
             template, command = server.proxy_template, server.proxy_command or server.command
             if setup.backend == FASTCGI:
-                template, command = server.fastcgi_template, server.command
+                template, command = server.fastcgi_template, server.fastcgi_command or server.command
         self.http_port, self.https_port, self.h2c_port = free_ports(3)
         if not any("@h2c_port@" in text for text in (template, *command)):
             # The server recognises HTTP/1 and HTTP/2 by the first octets of a connection, so both use one port.
             self.h2c_port = self.http_port
+        if not any("@https_port@" in text for text in (template, *command)):
+            # The floor program has no TLS in front of a FastCGI application.
+            self.https_port = self.http_port
         self.dir = site.new_dir(server.name)
         values = {
             "dir": self.dir,

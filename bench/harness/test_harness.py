@@ -176,8 +176,10 @@ class Harness(unittest.TestCase):
             for setup in setups:
                 self.assertTrue(server.tls.get(setup.tls) or setup.tls == "1.3" or server.role != "peer", server.name)
                 self.assertTrue(server.host or not setup.hosts, server.name)
-                template = server.fastcgi_template if setup.backend == cases.FASTCGI else server.proxy_template
-                knows_backend = any("@backend_port@" in text for text in (template, *server.proxy_command))
+                texts = (server.proxy_template, *server.proxy_command)
+                if setup.backend == cases.FASTCGI:
+                    texts = (server.fastcgi_template, *server.fastcgi_command)
+                knows_backend = any("@backend_port@" in text for text in texts)
                 self.assertTrue(knows_backend or not setup.backend, server.name)
 
     @staticmethod

@@ -10,12 +10,15 @@
 //! connections, all datagrams that have arrived are processed before anything is sent, and as many as the kernel takes are sent at
 //! once.
 //!
+//! With `--fastcgi`, it is in front of a FastCGI application instead, and forwards requests as [`fastcgi`] says.
+//!
 //! It is not a web server. It ignores methods, other fields of a request and most errors, never reads a file again, sends the same
 //! date for ever, and has no timeouts. Where it would have to do more, it closes the connection with a message on standard error: for
 //! request bodies, CONTINUATION frames, a path in HPACK's dynamic table, a client whose flow-control window is smaller than the
 //! answer or whose dynamic table is smaller than the default, and for TLS key updates.
 
 mod connection;
+mod fastcgi;
 mod http1;
 mod http2;
 mod http3;
@@ -29,7 +32,8 @@ mod tls;
 
 use std::process::ExitCode;
 
-use options::Options;
+use fastcgi::Proxy;
+use options::Mode;
 use server::Server;
 
 #[global_allocator]
@@ -40,9 +44,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 pub(crate) struct Fault(pub(crate) &'static str);
 
 fn main() -> ExitCode {
-    let served = Options::parse(std::env::args_os().skip(1))
-        .and_then(|options| Server::bind(&options))
-        .and_then(Server::run);
+    let served = match Mode::parse(std::env::args_os().skip(1)) {
+        Ok(Mode::Files(options)) => Server::bind(&options).and_then(Server::run),
+        Ok(Mode::Fastcgi { http, application }) => {
+            Proxy::bind(http, application).and_then(Proxy::run)
+        }
+        Err(problem) => Err(problem),
+    };
     let Err(problem) = served;
     eprintln!("h2o-floor: {problem}");
     ExitCode::FAILURE

@@ -212,7 +212,8 @@ fn connection_data(key: usize) -> EventData {
     EventData::new_u64(LISTENERS + u64::try_from(key).unwrap_or(u64::MAX - LISTENERS))
 }
 
-fn listen(port: u16) -> io::Result<TcpListener> {
+/// Opens a listener on a port of 127.0.0.1.
+pub(crate) fn listen(port: u16) -> io::Result<TcpListener> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;

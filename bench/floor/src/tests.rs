@@ -13,7 +13,7 @@ use rustls::crypto::aws_lc_rs as provider;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, version};
 
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::server::Server;
 
 struct Floor {
@@ -337,14 +337,20 @@ fn tls_with_alpn_gives_http2() {
     assert_eq!(stream.conn.alpn_protocol(), Some(&b"h2"[..]));
 }
 
-fn parse(words: &str) -> Result<Options, String> {
-    Options::parse(words.split(' ').map(OsString::from))
+fn parse(words: &str) -> Result<Mode, String> {
+    Mode::parse(words.split(' ').map(OsString::from))
 }
 
 #[test]
 fn every_option_is_needed() {
     let all = "--root r --cert c --key k --http 1 --https 2 --h2c 3";
-    assert_eq!(parse(all).unwrap().h2c, 3);
+    let Ok(Mode::Files(options)) = parse(all) else {
+        panic!("files are to be served")
+    };
+    assert_eq!(options.h2c, 3);
+    let (http, application) = (1, 4);
+    let fastcgi = Mode::Fastcgi { http, application };
+    assert_eq!(parse("--http 1 --fastcgi 4"), Ok(fastcgi));
     for (words, problem) in [
         ("--root r --cert c", "--key is missing"),
         (
@@ -352,6 +358,7 @@ fn every_option_is_needed() {
             "--http: x is not a port",
         ),
         ("--root", "--root needs a value"),
+        ("--fastcgi 4", "--http is missing"),
         ("--port 1", "unknown argument --port"),
     ] {
         assert!(parse(words).unwrap_err().starts_with(problem));
