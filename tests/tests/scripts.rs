@@ -414,11 +414,23 @@ hosts:
               end
               def close() $stderr.puts "#{name} closed" end
             end
+            class Waits < Slow
+              def each
+                super
+                sleep 0.01
+                $stderr.puts "#{name} waited"
+              end
+            end
             lambda do |env|
               name = env["QUERY_STRING"]
               status = name == "no-content" ? 204 : 200
-              [status, name == "cut" ? {"content-length" => "1"} : {}, Slow.new(name)]
+              length = {"cut" => 1, "nothing" => 0, "exact" => 2}[name.split("-")[0]]
+              body = length ? Waits.new(name) : Slow.new(name)
+              [status, length ? {"content-length" => length.to_s} : {}, body]
             end
+      /inner:
+        mruby.handler: |
+          lambda { |env| env["PATH_INFO"] = "/"; env["SCRIPT_NAME"] = ""; H2O.reprocess.request(env).join }
       /endless:
         mruby.handler: |
           lambda { |env| [200, {}, Class.new { def each() loop { yield "x" } end }.new] }
@@ -430,14 +442,24 @@ hosts:
 "##,
     )
     .start();
-    for (method, name) in [
-        ("GET", "all"),
-        ("HEAD", "head"),
-        ("GET", "no-content"),
-        ("GET", "cut"),
-    ] {
+    for (method, name) in [("GET", "all"), ("HEAD", "head"), ("GET", "no-content")] {
         let _ = server.ask(&format!("{method} /?{name}"));
         let _ = server.read_until("error.log", &format!("{name} done\n{name} closed\n"));
+    }
+    // The connection may drop the body as soon as it has all that was announced.
+    for (kind, content) in [("cut", "a"), ("exact", "ab"), ("nothing", "")] {
+        for (way, path, option) in [
+            ("http1", "/", "--http1.1"),
+            ("http2", "/", "--http2-prior-knowledge"),
+            ("inner", "/inner", "--http1.1"),
+        ] {
+            let name = format!("{kind}-{way}");
+            let url = server.url(&format!("{path}?{name}"));
+            let got = run("curl", &["-s", option, &url]).stdout;
+            assert_eq!(got, content.as_bytes(), "{name}");
+            let end = format!("{name} done\n{name} waited\n{name} closed\n");
+            let _ = server.read_until("error.log", &end);
+        }
     }
     let log = server.folder.read("error.log");
     assert!(!log.contains("mruby raised"), "{log}");
@@ -452,7 +474,7 @@ hosts:
         .must_be("200 OK\ncontent-length: 3\n\n");
     // An exception in `each` is reported once.
     assert_ne!(run("curl", &["-s", &server.url("/?broken")]).code, 0);
-    let _ = server.read_until("access.log", "/ \n/ \n/ \n/ \n/endless \n/limit");
+    let _ = server.read_until("access.log", "/endless \n/limit");
     let log = server.read_until("error.log", "broken closed\n");
     assert_eq!(log.matches("mruby raised: broken").count(), 1, "{log}");
 }

@@ -175,11 +175,15 @@ impl ScriptBody {
     /// `sink` is that of the body, if the body is a script's; the script goes on.
     pub(super) fn cut(body: Body, length: u64, sink: Option<(Sink, Rc<Worker>)>) -> Body {
         match body {
-            Body::Stream(source) => Body::Stream(Box::new(Cut {
-                source,
-                left: length,
-                sink,
-            })),
+            Body::Stream(source) => {
+                let mut cut = Cut {
+                    source,
+                    left: length,
+                    sink,
+                };
+                cut.end_if_complete();
+                Body::Stream(Box::new(cut))
+            }
             other => other,
         }
     }
@@ -283,6 +287,17 @@ struct Cut {
     sink: Option<(Sink, Rc<Worker>)>,
 }
 
+impl Cut {
+    /// Has the script go on by itself once all announced bytes were taken: the connection may drop the body without polling it again.
+    fn end_if_complete(&mut self) {
+        if self.left == 0
+            && let Some((sink, worker)) = self.sink.take()
+        {
+            sink.discard(&worker);
+        }
+    }
+}
+
 impl BodySource for Cut {
     fn poll_next(
         &mut self,
@@ -290,15 +305,15 @@ impl BodySource for Cut {
         max: usize,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         if self.left == 0 {
-            if let Some((sink, worker)) = self.sink.take() {
-                sink.discard(&worker);
-            }
             return Poll::Ready(None);
         }
         let max = usize::try_from(self.left).unwrap_or(usize::MAX).min(max);
         let polled = self.source.poll_next(context, max);
         match &polled {
-            Poll::Ready(Some(Ok(piece))) => self.left -= piece.len() as u64,
+            Poll::Ready(Some(Ok(piece))) => {
+                self.left -= piece.len() as u64;
+                self.end_if_complete();
+            }
             Poll::Ready(None) => {
                 let text = "the script's body is shorter than its content-length".to_owned();
                 return Poll::Ready(Some(Err(BodyError::Failed(text))));
