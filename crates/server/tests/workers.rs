@@ -79,3 +79,32 @@ fn clients_that_wait_are_served_once_more_may_be_connected() {
     server.shut_down();
     server.join();
 }
+
+/// A worker that is busy when it is told to end has clients in its accept queue by then. They are answered, and not reset.
+#[test]
+fn clients_that_wait_at_the_end_are_served() {
+    let config = "num-threads: 1\nlisten: { type: unix, port: @ }\nhosts: { default: { paths: { /: { status: ON } } } }";
+    let path = std::env::temp_dir().join(format!("h2o-ends-{}", std::process::id()));
+    let config = config.replace('@', &path.display().to_string());
+    let source = Memory::new().file("test.conf", config);
+    let loaded = h2o_server::load("test.conf", &source).unwrap();
+    let bound = h2o_server::bind(&loaded, 1).unwrap();
+    let server = Server::start(&loaded, bound, |_| {}).unwrap();
+    let (go_on, may_go_on) = channel::<()>();
+    let (busy, is_busy) = channel();
+    let order = Order::Run(Box::new(move |_| {
+        busy.send(()).unwrap();
+        let _ = may_go_on.recv();
+    }));
+    assert!(server.shared().workers.get().unwrap()[0].order(order));
+    is_busy.recv().unwrap();
+    let mut clients = [(); 100].map(|()| ask(&path));
+    server.shut_down();
+    drop(go_on);
+    for client in &mut clients {
+        assert!(is_answered(client));
+    }
+    std::fs::remove_file(&path).unwrap();
+    drop(clients);
+    server.join();
+}

@@ -330,6 +330,11 @@ impl ConnectionTable for Connections {
     }
 
     fn drain(&mut self) {
+        let listeners: Vec<usize> = self.listeners.iter().map(|(index, _)| index).collect();
+        for index in listeners {
+            // As when a reload closes a listener: who waits in the accept queue is served, and not reset.
+            while self.accept(index) {}
+        }
         for (fd, _) in self.listeners.drain() {
             self.registry.remove(&fd);
         }
