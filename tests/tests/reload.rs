@@ -237,6 +237,29 @@ hosts: {{ default: {{ paths: {{ /: {{ status: ON }} }} }} }}
 }
 
 #[test]
+fn a_certificate_that_clients_refuse_is_told_at_a_reload_too() {
+    let folder = Folder::new();
+    self_signed(&folder, "site", Key::EcPkcs8, "a.test");
+    let config = |host: &str| {
+        format!(
+            "pid-file: @DIR@/pid
+listen:
+  host: 127.0.0.1
+  port: @PORT@
+  ssl: {{ certificate-file: '@DIR@/site.crt', key-file: '@DIR@/site.key' }}
+hosts: {{ {host}: {{ paths: {{ /: {{ status: ON }} }} }} }}
+"
+        )
+    };
+    let mut server = Setup::in_folder(folder, &config("a.test")).start();
+    assert_eq!(h2o_reload(&server, &[]).2, "");
+    server.write_config(&config("b.test"));
+    let (code, _, errors) = h2o_reload(&server, &[]);
+    let want = "is not for `b.test`: clients refuse it (its names: a.test, 127.0.0.1)\n";
+    assert!(code == 0 && errors.ends_with(want), "{code} {errors}");
+}
+
+#[test]
 fn sizes_of_buffers_that_the_kernel_reduces_are_told_once_for_a_listener() {
     let folder = Folder::new();
     self_signed(&folder, "site", Key::EcPkcs8, "localhost");

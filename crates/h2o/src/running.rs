@@ -95,6 +95,7 @@ impl RunningServer<'_> {
         check::check_temp_buffer_path(&settings).map_err(text)?;
         let mut warnings = next.warnings.clone();
         warnings.extend(self.warn_of_supervisor(&next));
+        warnings.extend(next.inspect_certificates());
         warnings.extend(check::inspect_as_running_user(&next, None, true));
         warnings.extend(self.server.reload(&next)?);
         self.loaded = next;

@@ -27,6 +27,14 @@ impl LoadedConfig {
             .iter()
             .filter_map(PathCheck::check_as_starting_user);
         let mut warnings: Vec<String> = paths.map(|error| error.to_warning()).collect();
+        warnings.extend(self.inspect_certificates());
+        warnings
+    }
+
+    /// Checks whether the certificates are valid now, and for the names of their hosts.
+    #[must_use]
+    pub fn inspect_certificates(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
         let now = i64::try_from(Clock::default().unix().as_secs()).unwrap_or(i64::MAX);
         let certificates = self.site.shared.get::<Certificates>().list();
         for certificate in &*certificates {
