@@ -434,6 +434,13 @@ hosts:
       /endless:
         mruby.handler: |
           lambda { |env| [200, {}, Class.new { def each() loop { yield "x" } end }.new] }
+      /slowly:
+        mruby.handler: |
+          class Slowly < Struct.new(:name)
+            def each() loop { yield "x"; sleep 0.01 } end
+            def close() $stderr.puts "#{name} closed" end
+          end
+          lambda { |env| [200, {}, Slowly.new(env["QUERY_STRING"])] }
       /limit:
         - mruby.handler: |
             lambda { |env| [399, {"content-length" => "3"}, []] }
@@ -472,6 +479,14 @@ hosts:
     server
         .ask("HEAD /limit")
         .must_be("200 OK\ncontent-length: 3\n\n");
+    // A hundred scripts may go on although nobody gets what they yield. One more ends the oldest.
+    for number in 0..=100 {
+        server
+            .ask(&format!("HEAD /slowly?{number}."))
+            .must_be("200 OK\n\n");
+    }
+    let log = server.read_until("error.log", "0. closed\n");
+    assert!(!log.contains("1. closed"), "{log}");
     // An exception in `each` is reported once.
     assert_ne!(run("curl", &["-s", &server.url("/?broken")]).code, 0);
     let _ = server.read_until("access.log", "/endless \n/limit");

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,31 @@ const FULL: usize = 256 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(30);
 /// How many such chunks a script may yield: nothing else makes a script wait that yields without end.
 const MAX_DISCARDED: u32 = 20_000;
+/// How many scripts of a worker may go on so at the same time. A further one ends the oldest, so that clients cannot pile them up.
+const MAX_DISCARDING: usize = 100;
+
+/// The bodies of a worker whose scripts go on although nobody gets their chunks, the oldest first.
+#[derive(Default)]
+struct Discarding(RefCell<VecDeque<Weak<RefCell<Queue>>>>);
+
+impl Discarding {
+    /// Adds a body, and ends the oldest ones beyond [`MAX_DISCARDING`]: their next chunk raises, as if the client had gone.
+    fn add(&self, queue: &Rc<RefCell<Queue>>) {
+        let mut all = self.0.borrow_mut();
+        let goes_on = |queue: &Weak<RefCell<Queue>>| {
+            (queue.upgrade()).is_some_and(|queue| queue.borrow().end.is_none())
+        };
+        all.retain(goes_on);
+        all.push_back(Rc::downgrade(queue));
+        while all.len() > MAX_DISCARDING {
+            if let Some(oldest) = all.pop_front().and_then(|oldest| oldest.upgrade()) {
+                let mut oldest = oldest.borrow_mut();
+                oldest.is_closed = true;
+                oldest.discards_until = None;
+            }
+        }
+    }
+}
 
 /// The chunks that a script has yielded and the client has not taken.
 #[derive(Default)]
@@ -72,6 +97,7 @@ impl Sink {
     /// Has the script go on although the response has no (more) content: what it yields is dropped. A script that does not end
     /// is ended after [`DISCARD_TIME`] or [`MAX_DISCARDED`] chunks.
     pub(super) fn discard(&self, worker: &Worker) {
+        worker.local::<Discarding>().add(&self.0);
         let mut queue = self.0.borrow_mut();
         queue.discards_until = Some(worker.clock.now() + DISCARD_TIME);
         queue.chunks.clear();
@@ -164,7 +190,7 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
 /// The body of a response, from which the connection pulls the script's chunks.
 pub(super) struct ScriptBody {
     pub(super) sink: Sink,
-    vm: std::rc::Weak<Vm>,
+    vm: Weak<Vm>,
     request: Rc<RequestState>,
     body: Option<h2o_mruby::Rooted>,
 }
