@@ -304,6 +304,18 @@ fn a_hash_that_is_no_request_is_refused_with_its_reason() {
             "env variable contains invalid values (ArgumentError)",
         ),
         (
+            "env['HTTP_HOST'] = 'a@b'",
+            "env variable contains invalid values (ArgumentError)",
+        ),
+        (
+            "env['HTTP_HOST'] = '[bad'",
+            "env variable contains invalid values (ArgumentError)",
+        ),
+        (
+            "env['HTTP_HOST'] = ''; env.delete('SERVER_PORT')",
+            "HTTP_HOST or (SERVER_NAME and SERVER_PORT) is required (RuntimeError)",
+        ),
+        (
             "env['QUERY_STRING'] = \"a\\r\\nb\"",
             "env variable contains invalid values (ArgumentError)",
         ),

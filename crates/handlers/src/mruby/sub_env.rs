@@ -125,8 +125,12 @@ impl Texts {
     }
 
     fn authority(&self) -> Result<Vec<u8>, Leave> {
-        if let Some(host) = &self.host {
-            return Ok(host.clone());
+        if let Some(host) = self.host.as_ref().filter(|host| !host.is_empty()) {
+            return if h2o_http::authority::is_valid(host) {
+                Ok(host.clone())
+            } else {
+                Err(invalid())
+            };
         }
         match (&self.server_name, &self.server.port) {
             (Some(name), Some(port)) => Ok([name.as_slice(), b":", port].concat()),
