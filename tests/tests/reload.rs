@@ -599,3 +599,45 @@ fn a_reload_that_needs_a_restart_for_an_address_says_so() {
     ));
     server.hup("covers the address; leave out one of the two");
 }
+
+#[test]
+fn a_reload_reads_what_only_the_starting_user_may_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let private = std::fs::Permissions::from_mode(0o700);
+    for (name, host) in [("one", "one.test"), ("two", "two.test")] {
+        std::fs::create_dir(folder.at(name)).expect("the folder is writable");
+        let text = format!("{host}: {{ paths: {{ /: {{ redirect: /{name} }} }} }}\n");
+        folder.write(&format!("{name}/site.yaml"), &text);
+    }
+    let script = folder.at("two/script.rb").display().to_string();
+    let authority = folder.at("two/site.crt").display().to_string();
+    let paths = format!(
+        "three.test:
+  paths:
+    /script: {{ mruby.handler-file: {script} }}
+    /proxy: {{ proxy.reverse.url: 'https://127.0.0.1:1', proxy.ssl.cafile: {authority} }}
+"
+    );
+    std::fs::create_dir(folder.at("three")).expect("the folder is writable");
+    folder.write("three/site.yaml", &paths);
+    folder.write("two/script.rb", "lambda { |env| [200, {}, [\"script\"]] }");
+    self_signed(&folder, "two/site", Key::EcPkcs8, "localhost");
+    std::fs::set_permissions(folder.at("two"), private).expect("the test owns the folder");
+    let config = "listen: { host: 127.0.0.1, port: @PORT@ }
+pid-file: @DIR@/pid
+hosts: !file @DIR@/*/site.yaml
+";
+    let server = Setup::in_folder(folder, config).start();
+    for _ in 0..2 {
+        for name in ["one", "two"] {
+            let host = format!("Host: {name}.test");
+            let answer = curl(&["-H", &host, &server.url("/")]);
+            let want = format!("/{name}/");
+            assert_eq!(answer.field("location"), Some(&*want), "{answer}");
+        }
+        let answer = curl(&["-H", "Host: three.test", &server.url("/script")]);
+        assert!(answer.to_string().ends_with("script"), "{answer}");
+        server.reload();
+    }
+}

@@ -25,6 +25,7 @@ impl Source for Files {
     }
 
     fn glob(&self, pattern: &str) -> io::Result<Vec<String>> {
-        OsSource.glob(pattern)
+        h2o_opener::will_expand(pattern);
+        h2o_opener::expand(pattern).unwrap_or_else(|| OsSource.glob(pattern))
     }
 }

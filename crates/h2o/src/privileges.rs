@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use h2o_config::{OsSource, Source};
 use h2o_log::{reason, report};
 use h2o_server::ServerSettings;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -99,7 +100,7 @@ pub(crate) fn keep() -> Result<(), Failure> {
         loaded.announce();
         Ok(())
     };
-    h2o_opener::keep(std::io::stdin(), learn).map_err(failed)
+    h2o_opener::keep(std::io::stdin(), learn, |pattern| OsSource.glob(pattern)).map_err(failed)
 }
 
 /// Gives up the rights of the starting user, except the capabilities `kept`. Must be called before threads are started.

@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
@@ -39,6 +39,7 @@ pub(crate) enum Task {
     Rotate = b'o',
     Application = b'a',
     Read = b'r',
+    Expand = b'e',
     Remove = b'd',
     Rename = b'm',
     Bind = b'b',
@@ -54,6 +55,7 @@ impl Task {
             Self::Rotate,
             Self::Application,
             Self::Read,
+            Self::Expand,
             Self::Remove,
             Self::Rename,
             Self::Bind,
@@ -149,13 +151,14 @@ pub(crate) fn request_task(
 
 /// The main loop of the keeper (the process with the starting user's rights): does the tasks that the server at the other
 /// end of `socket` asks for, until the server has ended. `learn` reads a configuration: the tasks that it does or
-/// [announces](crate::will_bind) are permitted afterwards.
+/// [announces](crate::will_bind) are permitted afterwards. `expand` returns the files that match a pattern.
 ///
 /// # Errors
 /// The system's error, if the socket fails.
 pub fn keep(
     socket: impl AsFd,
     mut learn: impl FnMut(&str) -> Result<(), String>,
+    expand: impl Fn(&str) -> io::Result<Vec<String>>,
 ) -> io::Result<()> {
     let socket = socket.as_fd();
     let mut buffer = vec![0; LONGEST];
@@ -174,6 +177,9 @@ pub fn keep(
                 let learnt = learn(&name.to_string_lossy());
                 allowed.extend(lock(&DONE).take().unwrap_or_default());
                 learnt.map(|()| None).map_err(io::Error::other)
+            }
+            Some((Task::Expand, name)) if allowed.contains(&(Task::Expand, name.clone())) => {
+                expand(&name.to_string_lossy()).and_then(|paths| list(&paths).map(Some))
             }
             Some(request) if allowed.contains(&request) => {
                 do_task(request.0, &request.1, message.descriptor)
@@ -226,8 +232,8 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             })?;
             direct::bound_socket(spec).map(Some)
         }
-        Task::Learn => Err(io::Error::other(
-            "only the main loop of the keeper process reads a configuration",
+        Task::Learn | Task::Expand => Err(io::Error::other(
+            "only the main loop of the keeper process reads a configuration and its directories",
         )),
         Task::LogCommand => {
             let input = descriptor.ok_or_else(|| {
@@ -248,6 +254,18 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             direct::run_application(user, command, &socket).map(Some)
         }
     }
+}
+
+/// A file in memory with these paths, each before a NUL. They may be longer than a message.
+fn list(paths: &[String]) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("paths", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(file);
+    for path in paths {
+        file.write_all(path.as_bytes())?;
+        file.write_all(b"\0")?;
+    }
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// Starts a log command. When it has ended, its exit status can be read from the returned descriptor.
@@ -287,7 +305,8 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| keep(theirs, learn).unwrap());
+            let expand = |pattern: &str| Ok(vec![format!("{pattern}1"), format!("{pattern}2")]);
+            scope.spawn(move || keep(theirs, learn, expand).unwrap());
             for (task, name) in allowed {
                 send(&ours, *task as u8, name.as_bytes(), None).unwrap();
             }
@@ -310,6 +329,17 @@ mod tests {
     }
 
     #[test]
+    fn a_keeper_lists_the_files_of_patterns_that_were_announced() {
+        let answers = answers(&[(Task::Expand, "/a/*")], &[(b'e', "/a/*"), (b'e', "/b/*")]);
+        let mut listed = String::new();
+        let file = answers[0].as_ref().unwrap().as_ref().unwrap();
+        let mut file = std::fs::File::from(file.try_clone().unwrap());
+        file.read_to_string(&mut listed).unwrap();
+        assert_eq!(listed, "/a/*1\0/a/*2\0");
+        assert!(answers[1].is_err());
+    }
+
+    #[test]
     fn a_keeper_does_nothing_that_was_not_done_at_the_start() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
@@ -322,6 +352,7 @@ mod tests {
             (b'o', name),
             (b'a', name),
             (b'r', "/etc/passwd"),
+            (b'e', "/etc/*"),
             (b'd', name),
             (b'b', "tcp 127.0.0.1:0"),
             (b'l', name),

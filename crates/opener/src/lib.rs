@@ -170,6 +170,21 @@ pub fn will_read(path: &str) {
     remember(Task::Read, path.as_ref());
 }
 
+/// Announces to the keeper (the process with the starting user's rights) that [`expand`] will be called with this pattern.
+pub fn will_expand(pattern: &str) {
+    remember(Task::Expand, pattern.as_ref());
+}
+
+/// Has the keeper (the process with the starting user's rights) list the files that match a pattern in the configuration; `None` without
+/// a keeper. The running user may see fewer of them.
+pub fn expand(pattern: &str) -> Option<io::Result<Vec<String>>> {
+    let listed = request_descriptor(Task::Expand, pattern.as_ref(), None)?;
+    Some(listed.and_then(|file| {
+        let text = io::read_to_string(File::from(file))?;
+        Ok(text.split_terminator('\0').map(str::to_owned).collect())
+    }))
+}
+
 /// Announces to the keeper (the process with the starting user's rights) that [`log_file`] or [`log_stream`] will be called
 /// for this path.
 pub fn will_log(path: &str) {

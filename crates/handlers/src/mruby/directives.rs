@@ -97,7 +97,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
 ];
 
 fn read(path: &str, command: &Command<'_>) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|error| {
+    h2o_opener::read(path.as_ref()).map_err(|error| {
         let text = error.to_string();
         let reason = text.split(" (os error").next().unwrap_or_default();
         command.error(if std::path::Path::new(path).is_dir() {

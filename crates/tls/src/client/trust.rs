@@ -1,6 +1,5 @@
 //! The authorities and certificates that backends' certificates are verified against.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -108,7 +107,7 @@ pub(super) fn bundle() -> &'static Result<Arc<Trust>, TlsClientError> {
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsClientError> {
     let fault = |reason: String| fault(path, reason);
-    let text = fs::read(path).map_err(|error| fault(h2o_log::reason(&error)))?;
+    let text = h2o_opener::read(path).map_err(|error| fault(h2o_log::reason(&error)))?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let certificates = certificates.map_err(|error| fault(error.to_string()))?;
     if certificates.is_empty() {
