@@ -322,21 +322,24 @@ fn no_tunnel_outlives_the_shutdown_timeout() {
 
 #[test]
 fn a_pid_file_in_a_directory_of_the_starting_user_does_not_stop_the_start() {
-    let folder = Folder::new();
-    let directory = folder.make_dir("run");
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755))
-        .expect("the test owns the file");
-    let server = Setup::in_folder(
-        folder,
-        &format!("listen: @PORT@\npid-file: @DIR@/run/h2o.pid\n{SITE}"),
-    )
-    .start();
-    assert_eq!(
-        server.folder.read("run/h2o.pid"),
-        format!("{}\n", server.pid())
-    );
-    let folder = server.stop();
-    assert!(!folder.at("run/h2o.pid").exists());
+    // With the second mode, only the starting user may search the directory.
+    for mode in [0o755, 0o700] {
+        let folder = Folder::new();
+        let directory = folder.make_dir("run");
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode))
+            .expect("the test owns the file");
+        let server = Setup::in_folder(
+            folder,
+            &format!("listen: @PORT@\npid-file: @DIR@/run/h2o.pid\n{SITE}"),
+        )
+        .start();
+        assert_eq!(
+            server.folder.read("run/h2o.pid"),
+            format!("{}\n", server.pid())
+        );
+        let folder = server.stop();
+        assert!(!folder.at("run/h2o.pid").exists());
+    }
 }
 
 #[test]

@@ -19,6 +19,10 @@ impl PidFile {
     /// Opens the pid file with the rights of the starting user. Its old content stays until [`PidFile::write`], so that no reader
     /// finds it empty.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        // It is read before it is removed.
+        if let Some(path) = path.to_str() {
+            h2o_opener::will_read(path);
+        }
         match h2o_opener::pid_file(path) {
             Ok(file) => Ok(Self {
                 path: path.to_owned(),
@@ -35,7 +39,7 @@ impl PidFile {
 
     /// Whether the file still has the id of this process: a server that takes over may have written its own id.
     fn is_ours(&self) -> bool {
-        std::fs::read_to_string(&self.path).is_ok_and(|text| text == content())
+        h2o_opener::read(&self.path).is_ok_and(|text| text == content().as_bytes())
     }
 }
 
