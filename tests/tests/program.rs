@@ -565,3 +565,21 @@ fn the_proxy_protocol_gives_the_client_its_address() {
     assert!(lines[2].starts_with("127.0.0.1 "), "{log}");
     assert!(lines[3].starts_with("127.0.0.1 "), "{log}");
 }
+
+#[test]
+fn a_port_that_another_process_has_is_told_with_that_process() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("the socket is bound").port();
+    let folder = Folder::new();
+    let config = folder.write(
+        "h2o.conf",
+        format!("listen: {{ host: 127.0.0.1, port: {port} }}\nhosts: {{ default: {{ paths: {{ /: {{ status: ON }} }} }} }}\n"),
+    );
+    let config = config.display().to_string();
+    // The process with the port is the parent of the server, as a test, a shell or systemd is.
+    let want = format!("(process {}) listens there", std::process::id());
+    for options in [&["-c", &*config][..], &["-t", "-c", &config]] {
+        let output = run(&binary().display().to_string(), options);
+        assert!(output.stderr.contains(&want), "{output}");
+    }
+}

@@ -304,6 +304,11 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
     failures
 }
 
+/// Whether a process is this one, or its supervisor, which has the sockets of its workers open, too.
+fn is_of_this_server(pid: u32) -> bool {
+    pid == std::process::id() || (supervisor_generation().is_some() && pid == parent_id())
+}
+
 /// Makes the error for a port that cannot be bound. Returns `None` if the machine lacks the address family and `listen` has no
 /// `host`.
 fn bind_failure(
@@ -318,8 +323,7 @@ fn bind_failure(
     let failure = not_listening(listener, error);
     Some(match error.kind() {
         io::ErrorKind::AddrInUse => failure.with_hint(match port_holder(address, listener.transport()) {
-            // A supervisor has the sockets of its workers open, too.
-            Some(holder) if [std::process::id(), parent_id()].contains(&holder.pid) => {
+            Some(holder) if is_of_this_server(holder.pid) => {
                 match covering(listener, &listeners.0) {
                     Some(other) => covered_hint(other),
                     None => "a `listen` that this server has open, and that the new configuration lacks, covers the address; this \
