@@ -23,8 +23,8 @@ const BUDGET_BATCH: u32 = 32;
 const MAX_REFUSALS: u32 = 8;
 
 impl Upstream {
-    /// Sends a request and waits for the head of the response. Must be called on the worker of the call, in a local runtime of
-    /// tokio.
+    /// Sends a request and waits for the head of the response. Must be called where tasks of the call's worker can be
+    /// [spawned](h2o_exchange::Worker::spawn).
     ///
     /// Dropping the future, or later the body of the reply, closes the connection.
     ///

@@ -81,7 +81,7 @@ impl<C: 'static> IdlePool<C> {
 
     /// Adds a connection that has no outstanding requests.
     ///
-    /// Must run in a local runtime of tokio.
+    /// Must be called where tasks of the worker can be [spawned](Worker::spawn).
     pub(crate) fn put(self: &Rc<Self>, backend: usize, connection: C, worker: &Worker) {
         if !self.is_swept.replace(true) {
             let timer = Timer::new(&worker.timers);

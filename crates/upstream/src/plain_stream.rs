@@ -95,7 +95,7 @@ impl PlainStream {
         }
     }
 
-    /// Reads into the unfilled part of `buffer`. Like a socket of the runtime, it lets other tasks run from time to time, however much there
+    /// Reads into the unfilled part of `buffer`. Like a socket of tokio, it lets other tasks run from time to time, however much there
     /// is to read.
     ///
     /// # Errors

@@ -157,7 +157,7 @@ impl Resolver {
     /// The addresses of `host` with this port, in random rotation (H2O compatibility: H2O chooses one at random). The list is
     /// never empty.
     ///
-    /// Must be called within the runtime of `worker`. The look-up is a task of its own, which ends by itself if the caller is
+    /// Must be called where tasks of `worker` can be [spawned](Worker::spawn). The look-up is a task of its own, which ends by itself if the caller is
     /// dropped.
     ///
     /// # Errors

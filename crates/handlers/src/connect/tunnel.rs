@@ -73,7 +73,7 @@ impl TunnelState {
 
 impl Tunnel {
     /// Starts the task that moves bytes from `pipe` to `sink`. It ends when no bytes have moved in either direction for
-    /// `io_timeout`. Must be called within the worker's runtime.
+    /// `io_timeout`. Must be called where tasks of the worker can be [spawned](Worker::spawn).
     pub(super) fn open(
         worker: &Worker,
         sink: impl Sink,

@@ -27,7 +27,7 @@ const TURN: usize = 64;
 /// Opens a UDP tunnel between a client and `socket`, which is connected to the target. Returns the response body with
 /// the datagrams that `socket` receives; the datagrams from `pipe` are sent to the target. If the client accepts HTTP
 /// datagrams, `datagrams` carries the payloads, and the body is empty but lasts as long as the tunnel. Must be called
-/// within the worker's runtime.
+/// where tasks of the worker can be [spawned](Worker::spawn).
 pub(super) fn open(
     worker: &Rc<Worker>,
     socket: TargetSocket,

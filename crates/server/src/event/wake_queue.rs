@@ -15,23 +15,24 @@ pub(crate) struct WakeQueue {
 #[derive(Default)]
 struct Inner {
     woken: Vec<WakeTarget>,
-    /// The waker of the runtime's task that runs the connections.
-    task: Option<Waker>,
-    /// Whether the task is running: it looks at the queue before it waits, so that it need not be woken.
+    /// The waker of the event loop.
+    event_loop: Option<Waker>,
+    /// Whether the event loop is in a turn: it looks at the queue before it waits, so that it need not be woken.
     is_running: bool,
 }
 
 impl WakeQueue {
-    /// Notes that the runtime's task that runs the connections is running.
+    /// Notes that a turn of the event loop begins.
     pub(crate) fn begin_turn(&self) {
         self.lock().is_running = true;
     }
 
-    /// Notes that the task, of which this is the waker, ends its turn. Returns whether there are entries; if not, the next one wakes the task.
+    /// Notes that the turn of the event loop, of which this is the waker, ends. Returns whether there are entries; if not, the next one wakes
+    /// the loop.
     pub(crate) fn end_turn(&self, waker: &Waker) -> bool {
         let mut inner = self.lock();
-        if !(inner.task.as_ref()).is_some_and(|old| old.will_wake(waker)) {
-            inner.task = Some(waker.clone());
+        if !(inner.event_loop.as_ref()).is_some_and(|old| old.will_wake(waker)) {
+            inner.event_loop = Some(waker.clone());
         }
         inner.is_running = false;
         !inner.woken.is_empty()
@@ -64,13 +65,15 @@ struct QueueWaker {
 
 impl Wake for QueueWaker {
     fn wake(self: Arc<Self>) {
-        let task = {
+        let event_loop = {
             let mut inner = self.queue.lock();
             inner.woken.push(self.woken);
-            inner.task.as_ref().filter(|_| !inner.is_running).cloned()
+            (inner.event_loop.as_ref())
+                .filter(|_| !inner.is_running)
+                .cloned()
         };
-        if let Some(task) = task {
-            task.wake();
+        if let Some(event_loop) = event_loop {
+            event_loop.wake();
         }
     }
 }
@@ -91,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_task_is_woken_only_while_it_waits() {
+    fn the_event_loop_is_woken_only_while_it_waits() {
         let queue = Arc::<WakeQueue>::default();
         let count = Arc::<Count>::default();
         let task = Waker::from(Arc::clone(&count));

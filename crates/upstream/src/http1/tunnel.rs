@@ -45,7 +45,7 @@ impl Shared {
 impl TunnelSource {
     /// Opens the tunnel; `ready` are the bytes received after the head of the response.
     ///
-    /// Must run in a local runtime of tokio.
+    /// Must be called where tasks of the worker can be [spawned](h2o_exchange::Worker::spawn).
     pub(super) fn open(exchange: UpstreamExchange, ready: Bytes) -> Self {
         exchange.note_transfer();
         let worker = Rc::clone(&exchange.worker);

@@ -21,7 +21,7 @@ use crate::multiplexed::{Connection, StreamSettings};
 
 /// Starts HTTP/2 on a new connection to a backend. The stream must not hold back writes until a flush.
 ///
-/// Must run in a local runtime of tokio.
+/// Must be called where tasks of the worker can be [spawned](Worker::spawn).
 pub(crate) fn open<S>(
     worker: &Worker,
     settings: &UpstreamSettings,
