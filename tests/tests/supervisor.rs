@@ -152,8 +152,10 @@ fn quit_closes_all_connections_of_a_supervisor_at_once() {
 fn no_upgrade_that_fails_ends_the_worker_that_serves() {
     let folder = Folder::new();
     let program = folder.at("h2o");
-    fs::copy(binary(), &program).expect("the disk has room");
     let program = program.to_str().expect("the path is UTF-8");
+    // A process of its own copies: a child that another test starts meanwhile would have the file open for writing, and it could not be run.
+    let copied = run("cp", &[&binary().display().to_string(), program]);
+    assert_eq!(copied.code, 0, "{copied}");
     let config = format!("listen: {{ host: 127.0.0.1, port: @PORT@ }}\n{PATHS}");
     // The shell runs a copy of the binary, which the test can replace, instead of the binary in its arguments.
     let line = format!("shift; exec {program} $*");
