@@ -773,3 +773,40 @@ fn requests_whose_answers_nobody_reads_are_not_taken_without_end() {
     assert!(cost.memory <= limit, "{} bytes, not {limit}", cost.memory);
     assert_eq!(cost.latency_fault(), None);
 }
+
+/// The responses of a backend use up the budget when they have been sent, and not when the client's frames are processed.
+#[test]
+fn a_client_whose_requests_a_backend_refuses_is_told_before_it_is_cut_off() {
+    let backend = start("");
+    let front = Setup::new(&format!(
+        "
+connection-budget: 50
+connection-budget.per-second: 0
+listen: @PORT@
+num-threads: 1
+hosts:
+  default:
+    paths:
+      /: {{ proxy.reverse.url: 'http://127.0.0.1:{}/' }}
+",
+        backend.port()
+    ))
+    .start();
+    let mut connection = Http2::open(front.port(), &[]);
+    for n in 0..20 {
+        connection.send_frame(&Frame::request(stream(n), get("/none")));
+        connection.read_while_waiting(LAST_FRAMES, |connection| {
+            connection.is_closed || connection.answer(stream(n)).is_over()
+        });
+        if connection.is_closed {
+            break;
+        }
+    }
+    let goaway = connection.goaway.as_ref().map(|goaway| goaway.code);
+    assert_eq!(
+        (goaway, connection.is_closed),
+        (Some(code::ENHANCE_YOUR_CALM), true),
+        "{}",
+        connection.story()
+    );
+}

@@ -172,7 +172,11 @@ impl Http2 {
             self.on_written(turn);
             let is_blocked = turn.connection.io.has_output();
             if !is_blocked && (self.is_closing || self.engine.is_over()) {
-                return Flow::Close;
+                if turn.out.is_empty() {
+                    return Flow::Close;
+                }
+                // Completed responses have overdrawn the abuse budget: the client is told by GOAWAY.
+                continue;
             }
             // A response that was just completed may have made room to let a queued request run.
             let may_start = !self.is_closing && self.requests.may_start::<ServerConnection>(turn);
