@@ -144,9 +144,13 @@ impl ClientConnection {
         self.connection.streams.open_count()
     }
 
-    /// Number of streams that may be open at a time: the lower of the limits of both sides.
+    /// Number of streams that may be open at a time: the lower of the limits of both sides. Before the server's SETTINGS have
+    /// arrived it is 1, because a server that allows few streams refuses the others (RFC 9113 §5.1.2).
     #[must_use]
     pub fn most_streams(&self) -> usize {
+        if self.opening == Opening::Settings {
+            return 1;
+        }
         let theirs = self.connection.peer.max_concurrent_streams;
         self.settings.max_streams.min(theirs) as usize
     }
@@ -278,6 +282,7 @@ mod tests {
         let mut out = Vec::new();
         let settings = Arc::new(ClientSettings::default());
         let mut connection = ClientConnection::new(settings, now, &mut out);
+        connection.opening = Opening::Done;
         connection.newest = StreamId::new(0x7fff_fffb);
         let request = h2o_http::RequestHead::default();
         for want in [Some(0x7fff_fffd), Some(0x7fff_ffff), None, None] {

@@ -124,7 +124,7 @@ impl Attempt {
         // The load balancer counts the request while it waits; once it has a connection, it is counted there.
         let _in_use = InUse::begin(&local.upstream, backend);
         let suits = |backend| self.backends.suits(&local.upstream, backend);
-        let most = local.upstream.settings.http2_max_streams;
+        let most = local.upstream.settings.http2_max_streams as usize;
         let mut connection = local.http3.join(backend, most, suits).await;
         if connection.is_none() && local.may_open_http3(backend, worker.clock.now()) {
             connection = open_http3(local, worker, backend, limit).await;
@@ -173,7 +173,7 @@ impl Attempt {
                 .map(http1);
         }
         let suits = |backend| self.backends.suits(&local.upstream, backend);
-        let (first, most) = (self.backends.first(), settings.http2_max_streams);
+        let (first, most) = (self.backends.first(), settings.http2_max_streams as usize);
         let in_use = InUse::begin(&local.upstream, first);
         if !local.declines_http2(first).get()
             && let Some(connection) = local.http2.join(first, most, suits).await
@@ -181,9 +181,10 @@ impl Attempt {
             return Ok(Connection::Http2(connection));
         }
         drop(in_use);
-        // Marks an HTTP/2 connection as being opened. The mark is removed when this function ends; requests that wait for the
-        // connection are woken then. Their tasks run after this one, which begins its own request first.
-        let _opening = local.http2.begin_opening(first);
+        // Marks an HTTP/2 connection as being opened. The mark is removed once other requests can use the connection, or when this
+        // function ends without one; requests that wait for the connection are woken then. Their tasks run after this one, which
+        // begins its own request first.
+        let mut opening = local.http2.begin_opening(first);
         let connected = connect(worker, local, BOTH, limit, &mut self.backends).await?;
         let is_http2 = is_http2(&local.upstream, &connected.stream).inspect_err(|failure| {
             (local.upstream).report_failure(connected.backend, None, &failure.text);
@@ -191,6 +192,9 @@ impl Attempt {
         local.declines_http2(connected.backend).set(!is_http2);
         if !is_http2 {
             return Ok(http1(connected));
+        }
+        if connected.backend != first {
+            opening = local.http2.begin_opening(connected.backend);
         }
         // Drops the guard `in_use`, which counted a connection while it was being opened: the request itself is counted
         // from here on.
@@ -200,7 +204,7 @@ impl Attempt {
         let tls = stream.tls_info();
         let scratch = &local.http2_scratch;
         let connection = http2::open(worker, settings, backend, stream, scratch);
-        local.http2.add(&connection);
+        (local.http2).add(worker, &connection, opening, settings.connect_timeout);
         connection.set_upstream(Arc::downgrade(&local.upstream));
         if let Some(tls) = tls {
             connection.set_tls(tls);
@@ -275,14 +279,14 @@ async fn connect_http3(
     let _in_use = InUse::begin(upstream, backend);
     // Marks an HTTP/3 connection as being opened. The mark is removed when this function ends; requests that wait for the
     // connection are woken then.
-    let _opening = local.http3.begin_opening(backend);
+    let opening = local.http3.begin_opening(backend);
     let limit = (limit / 2).min(HTTP3_LIMIT);
     let connected = http3::connect(worker, &upstream.settings, url, backend, limit).await;
     match connected {
         Ok(connection) => {
             memory.take();
             connection.set_upstream(Arc::downgrade(upstream));
-            local.http3.add(&connection);
+            local.http3.add(worker, &connection, opening, limit);
             Some(connection)
         }
         Err(failure) => {

@@ -622,7 +622,7 @@ mod of_client {
                     ),
                     (
                         "request",
-                        "stream Some(1), HEADERS 1 END :method=GET :scheme=http :authority=a.example :path=/, ->, takes requests, reusable, has streams",
+                        "stream Some(1), HEADERS 1 END :method=GET :scheme=http :authority=a.example :path=/, ->, reusable, has streams",
                     ),
                     ("ping", "PING 0 abcdefgh, ->, takes requests, reusable"),
                     ("go_away", "GOAWAY 0 NO_ERROR , ->, over"),

@@ -92,6 +92,10 @@ impl Engine for Http2 {
         self.engine.most_streams()
     }
 
+    fn knows_limit(&self) -> bool {
+        self.engine.has_settings()
+    }
+
     fn has_settings(&self) -> bool {
         self.engine.has_settings()
     }

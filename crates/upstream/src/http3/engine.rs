@@ -320,6 +320,11 @@ impl Engine for Http3 {
         }
     }
 
+    /// The limit is a transport parameter, which comes with the handshake.
+    fn knows_limit(&self) -> bool {
+        true
+    }
+
     fn has_settings(&self) -> bool {
         self.engine.peer_settings().is_some()
     }

@@ -144,6 +144,11 @@ impl<E: Engine> Connection<E> {
         self.state.borrow().engine.open_streams()
     }
 
+    /// Whether the backend has said how many requests can be in progress over the connection at a time.
+    pub(super) fn knows_limit(&self) -> bool {
+        self.state.borrow().engine.knows_limit()
+    }
+
     /// Limit of the requests that can be in progress over the connection at a time.
     pub(crate) fn max_requests(&self) -> usize {
         self.state.borrow().engine.most_streams()

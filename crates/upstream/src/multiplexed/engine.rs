@@ -26,6 +26,8 @@ pub(crate) trait Engine: 'static {
     fn open_streams(&self) -> usize;
     /// Limit of the requests that can be in progress at a time.
     fn most_streams(&self) -> usize;
+    /// Whether the backend has said how many requests can be in progress at a time.
+    fn knows_limit(&self) -> bool;
     /// Whether the backend's SETTINGS have arrived.
     fn has_settings(&self) -> bool;
     /// Whether the backend's SETTINGS allow extended CONNECT (RFC 8441, RFC 9220).

@@ -21,9 +21,11 @@ mod stream;
 mod upload;
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
+use h2o_exchange::Worker;
 use tokio::sync::Notify;
 
 pub(crate) use activity::Activity;
@@ -74,18 +76,20 @@ fn window(max_buffer_size: Option<u64>) -> u32 {
 pub(crate) struct Connections<E: Engine> {
     all: RefCell<Vec<Rc<Connection<E>>>>,
     /// For each backend, the connections to it that are being opened.
-    openings: Box<[Openings]>,
+    openings: Box<[Rc<Openings>]>,
 }
 
 /// The connections to one backend that are being opened.
 #[derive(Default)]
 struct Openings {
-    /// Number of requests that are opening a connection to the backend.
+    /// Number of connections that are being opened to the backend.
     opening: Cell<usize>,
     /// Number of requests that wait for a connection that another request is opening.
     waiting: Cell<usize>,
     opened: Notify,
     opened_so_far: Cell<u64>,
+    /// The limit of open streams that the last opened connection had; `None` if none was opened yet.
+    most_streams: Cell<Option<usize>>,
 }
 
 impl<E: Engine> Drop for Connections<E> {
@@ -97,11 +101,19 @@ impl<E: Engine> Drop for Connections<E> {
     }
 }
 
-/// Marks that a request is opening a connection that may become one of the [`Connections`]. When this is dropped, requests that
-/// wait for the connection look again.
-pub(crate) struct Opening<'c>(&'c Openings);
+/// Marks that a connection is being opened that may become one of the [`Connections`]. When this is dropped, requests that wait for
+/// the connection look again.
+pub(crate) struct Opening(Rc<Openings>);
 
-impl Drop for Opening<'_> {
+impl Opening {
+    /// Records that the connection is open, and that it allows `most_streams` requests at a time.
+    fn succeed(self, most_streams: usize) {
+        self.0.opened_so_far.update(|opened| opened + 1);
+        self.0.most_streams.set(Some(most_streams));
+    }
+}
+
+impl Drop for Opening {
     fn drop(&mut self) {
         self.0.opening.update(|opening| opening - 1);
         self.0.opened.notify_waiters();
@@ -122,7 +134,7 @@ impl<E: Engine> Connections<E> {
     pub(crate) fn new(backends: usize) -> Self {
         Self {
             all: RefCell::default(),
-            openings: (0..backends).map(|_| Openings::default()).collect(),
+            openings: (0..backends).map(|_| Rc::default()).collect(),
         }
     }
 
@@ -138,10 +150,10 @@ impl<E: Engine> Connections<E> {
     }
 
     /// Marks that the caller is opening a connection to this backend, until the returned value is dropped.
-    pub(crate) fn begin_opening(&self, backend: usize) -> Opening<'_> {
+    pub(crate) fn begin_opening(&self, backend: usize) -> Opening {
         let openings = &self.openings[backend];
         openings.opening.update(|opening| opening + 1);
-        Opening(openings)
+        Opening(Rc::clone(openings))
     }
 
     /// If other requests are opening connections to `backend` that will have room, waits for one of these, so that simultaneous
@@ -150,7 +162,7 @@ impl<E: Engine> Connections<E> {
     pub(crate) async fn join(
         &self,
         backend: usize,
-        max_streams: u32,
+        max_streams: usize,
         suits: impl Fn(usize) -> bool,
     ) -> Option<Rc<Connection<E>>> {
         let openings = &self.openings[backend];
@@ -158,8 +170,10 @@ impl<E: Engine> Connections<E> {
         let _waiting = Waiting(openings);
         loop {
             let opening = openings.opening.get();
+            let most =
+                (openings.most_streams.get()).map_or(max_streams, |most| most.min(max_streams));
             // Each request that opens a connection will itself use one of its streams.
-            if openings.waiting.get() + opening > opening * max_streams as usize {
+            if openings.waiting.get() + opening > opening * most {
                 return None;
             }
             let before = openings.opened_so_far.get();
@@ -185,11 +199,36 @@ impl<E: Engine> Connections<E> {
         load
     }
 
-    /// Adds a new connection, which other requests can use from then on.
-    pub(crate) fn add(&self, connection: &Rc<Connection<E>>) {
+    /// Adds a new connection. Other requests can use it from then on, or, if the backend's limit of streams is not known yet, once
+    /// its SETTINGS have arrived. Requests that wait for it wait for no longer than `limit`.
+    pub(crate) fn add(
+        &self,
+        worker: &Rc<Worker>,
+        connection: &Rc<Connection<E>>,
+        opening: Opening,
+        limit: Duration,
+    ) {
         self.all.borrow_mut().push(Rc::clone(connection));
-        let openings = &self.openings[connection.backend()];
-        openings.opened_so_far.update(|opened| opened + 1);
+        if connection.knows_limit() {
+            opening.succeed(connection.max_requests());
+            return;
+        }
+        let (own, connection) = (Rc::clone(worker), Rc::clone(connection));
+        worker.spawn(async move {
+            let settings = poll_fn(|task| connection.poll_settings(task));
+            let _ = own.timeout(limit, settings).await;
+            if connection.knows_limit() {
+                opening.succeed(connection.max_requests());
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+impl<E: Engine> Connections<E> {
+    /// Adds a connection that no request waits for.
+    pub(crate) fn add_opened(&self, connection: &Rc<Connection<E>>) {
+        self.all.borrow_mut().push(Rc::clone(connection));
     }
 }
 

@@ -1,5 +1,5 @@
-// Back ends for the tests: net/http with HTTP/2 over clear text, with TLS, and with TLS but without HTTP/2. Their ports
-// are printed in that order; the program ends with its standard input.
+// Back ends for the tests: net/http with HTTP/2 over clear text, with TLS, with TLS but without HTTP/2, and with HTTP/2 over
+// clear text and few streams. Their ports are printed in that order; the program ends with its standard input.
 package main
 
 import (
@@ -94,16 +94,17 @@ func certificate() tls.Certificate {
 
 func main() {
 	certificate := certificate()
-	for _, kind := range []string{"clear", "both", "http1"} {
+	for _, kind := range []string{"clear", "both", "http1", "narrow"} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			log.Fatal(err)
 		}
 		connections := new(atomic.Int64)
 		protocols := new(http.Protocols)
-		protocols.SetUnencryptedHTTP2(kind == "clear")
+		isClear := kind == "clear" || kind == "narrow"
+		protocols.SetUnencryptedHTTP2(isClear)
 		protocols.SetHTTP2(kind == "both")
-		protocols.SetHTTP1(kind != "clear")
+		protocols.SetHTTP1(!isClear)
 		server := &http.Server{
 			Handler:   handle(connections),
 			Protocols: protocols,
@@ -115,7 +116,10 @@ func main() {
 				}
 			},
 		}
-		if kind == "clear" {
+		if kind == "narrow" {
+			server.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 5}
+		}
+		if isClear {
 			go server.Serve(listener)
 		} else {
 			go server.ServeTLS(listener, "", "")

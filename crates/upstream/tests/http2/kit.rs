@@ -53,7 +53,7 @@ impl Backends {
             .unwrap();
         let lines = BufReader::new(program.stdout.take().unwrap()).lines();
         let ports = lines
-            .take(3)
+            .take(4)
             .map(|line| line.unwrap().parse().unwrap())
             .collect();
         Self { program, ports }
@@ -67,6 +67,11 @@ impl Backends {
     /// The URL of the backend that speaks HTTP/2 and HTTP/1 over TLS.
     pub(crate) fn both(&self) -> String {
         format!("https://127.0.0.1:{}/", self.ports[1])
+    }
+
+    /// The URL of the backend that speaks HTTP/2 over clear text and allows five streams per connection.
+    pub(crate) fn narrow(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.ports[3])
     }
 
     /// The URL of the backend that speaks HTTP/1 over TLS.

@@ -89,6 +89,29 @@ fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
 }
 
 #[test]
+fn requests_that_come_at_once_keep_to_the_backends_limit_of_streams() {
+    let backends = Backends::start();
+    on_worker(async |worker| {
+        let upstream = upstream(&backends.narrow(), kit::cleartext());
+        let tasks: Vec<_> = (0..30)
+            .map(|_| {
+                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+                tokio::task::spawn_local(async move {
+                    let reply = send(&worker, &upstream, get("/big?n=100")).await;
+                    text_len(reply.expect("no request is refused").body).await
+                })
+            })
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 100_000);
+        }
+        let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
+        let connections: usize = text(reply.body).await.parse().unwrap();
+        assert!((6..=8).contains(&connections), "{connections}");
+    });
+}
+
+#[test]
 fn nobody_waits_for_a_connection_that_cannot_be_opened() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/", listener.local_addr().unwrap());

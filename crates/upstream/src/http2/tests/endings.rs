@@ -31,9 +31,10 @@ fn data(stream: u32, len: usize, end: bool) -> Vec<u8> {
 fn goaway_refuses_what_the_server_has_not_looked_at() {
     run(async {
         let (connection, socket) = link(settings());
+        let mut bare = Bare::new(socket).await;
+        settle().await;
         let first = ask(&connection, "/1");
         let second = ask(&connection, "/2");
-        let mut bare = Bare::new(socket).await;
         bare.find(FrameType::HEADERS).await;
         let mut out = Vec::new();
         frame::goaway(&mut out, StreamId::new(1), ErrorCode::NO_ERROR, "");
@@ -149,9 +150,10 @@ fn content_that_ends_too_soon_is_handed_on_as_far_as_it_came() {
 fn misdeeds_of_the_connection_fail_all_and_are_answered() {
     run(async {
         let (connection, socket) = link(settings());
+        let mut bare = Bare::new(socket).await;
+        settle().await;
         let first = ask(&connection, "/");
         let second = ask(&connection, "/");
-        let mut bare = Bare::new(socket).await;
         bare.send(&ok(1, false)).await;
         let mut body = source(reply(first).await.body);
         // The server sends a response without `:status`.

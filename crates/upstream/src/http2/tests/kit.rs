@@ -80,6 +80,15 @@ pub(crate) fn start(settings: StreamSettings) -> (Rc<Connection>, Server) {
     (connection, Server::new(socket))
 }
 
+/// Makes a client connection, and the server at its other end, whose SETTINGS the client has received.
+pub(crate) async fn open(settings: StreamSettings) -> (Rc<Connection>, Server) {
+    let (connection, mut server) = start(settings);
+    let seen = tokio::time::timeout(Duration::from_millis(5), server.next()).await;
+    assert!(seen.is_err(), "the client has sent SETTINGS only");
+    settle().await;
+    (connection, server)
+}
+
 pub(crate) fn get(path: &str) -> RequestHead {
     let mut head = RequestHead::default();
     head.scheme = Scheme::Https;

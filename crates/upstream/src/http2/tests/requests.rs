@@ -58,10 +58,10 @@ fn the_connection_with_the_fewest_streams_is_picked() {
     run(async {
         let connections = Connections::new(8);
         assert!(connections.pick(|_| true).is_none());
-        let (a, mut server_a) = start(settings());
-        let (b, _server_b) = start(settings());
+        let (a, mut server_a) = open(settings()).await;
+        let (b, _server_b) = open(settings()).await;
         for connection in [&a, &b] {
-            connections.add(connection);
+            connections.add_opened(connection);
         }
         let is = |connection: &Rc<Connection>| {
             Rc::ptr_eq(

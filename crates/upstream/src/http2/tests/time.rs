@@ -22,7 +22,7 @@ fn a_silent_connection_fails_all_its_streams() {
             first_byte_timeout: 100 * SECOND,
             ..settings()
         };
-        let (connection, mut server) = start(long);
+        let (connection, mut server) = open(long).await;
         let headless = ask(&connection, "/1");
         let reading = ask(&connection, "/2");
         server.request().await;
@@ -145,7 +145,7 @@ fn connections_of_an_upstream_that_is_forgotten_end_with_their_requests() {
                 ..settings()
             });
             let connections = Connections::new(8);
-            connections.add(&connection);
+            connections.add_opened(&connection);
             let call = ask(&connection, "/");
             let (stream, _) = server.request().await;
             if is_idle {

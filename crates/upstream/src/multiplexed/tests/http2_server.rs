@@ -7,7 +7,7 @@ use h2o_http2::{ErrorCode, StreamKey};
 
 use super::kit::{Reset, Server, ServerEvent, fields_of};
 use crate::http2::Http2;
-use crate::http2::tests::kit::{self as http2, start};
+use crate::http2::tests::kit::{self as http2, open};
 use crate::multiplexed::{Connection, StreamIndex, StreamSettings};
 
 pub(super) struct Http2Server(http2::Server);
@@ -24,7 +24,7 @@ impl Server for Http2Server {
     type Engine = Http2;
 
     async fn start(settings: StreamSettings) -> (Rc<Connection<Http2>>, Self) {
-        let (connection, server) = start(settings);
+        let (connection, server) = open(settings).await;
         (connection, Self(server))
     }
 
