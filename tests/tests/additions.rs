@@ -356,3 +356,72 @@ fn bodies_that_come_while_the_guards_decide_are_whole() {
         }
     }
 }
+
+#[test]
+fn a_connection_goes_on_behind_a_short_body_that_a_guard_refuses() {
+    let backend = Backend::answering(FINE);
+    let server = start(&format!(
+        "      /:
+        auth.basic: @DIR@/users
+        proxy.reverse.url: '{}'
+      /closed:
+        deny: all
+        proxy.reverse.url: '{0}'
+",
+        backend.url("/")
+    ));
+    // The case: its name, the target, what is sent behind the target, what is sent once the response has come, and whether another
+    // request may follow.
+    let long = format!("Content-Length: 100000\r\n\r\n{}", "x".repeat(100));
+    for (name, target, rest, later, is_kept) in [
+        ("short", "/", "Content-Length: 5\r\n\r\nhello", "", true),
+        (
+            "denied",
+            "/closed",
+            "Content-Length: 5\r\n\r\nhello",
+            "",
+            true,
+        ),
+        (
+            "chunked",
+            "/",
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            "",
+            true,
+        ),
+        ("in pieces", "/", "Content-Length: 5\r\n\r\nhe", "llo", true),
+        ("late", "/", "Content-Length: 5\r\n\r\n", "hello", true),
+        (
+            "chunked and late",
+            "/",
+            "Transfer-Encoding: chunked\r\n\r\n",
+            "5\r\nhello\r\n0\r\n\r\n",
+            true,
+        ),
+        ("long", "/", &long, "", false),
+        (
+            "waits for 100 Continue",
+            "/",
+            "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+            "",
+            false,
+        ),
+    ] {
+        let mut connection = server.connect();
+        connection.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\n{rest}"));
+        let response = connection.read_response("POST");
+        let code = if target == "/" { 401 } else { 403 };
+        let kept = if is_kept { "keep-alive" } else { "close" };
+        assert_eq!(
+            (response.code(), response.field("connection")),
+            (code, Some(kept)),
+            "{name}"
+        );
+        if is_kept {
+            connection.send(format!("{later}GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!(connection.read_response("GET").code(), 401, "{name}");
+        } else {
+            assert_eq!(connection.read_to_end(), b"", "{name}");
+        }
+    }
+}

@@ -6,8 +6,8 @@ use h2o_http1::{Answer, PeerError};
 
 use super::Http1;
 use crate::flow::{Flow, Turn};
-use crate::request::SlotId;
 use crate::request::routing;
+use crate::request::{SlotId, StopReason};
 
 /// The response to a request in clear text on a TLS listener.
 const CLEAR_TEXT: Answer = Answer::Respond {
@@ -36,8 +36,9 @@ impl Http1 {
             } if error.is_of_content() && self.streams.engine.awaits_response() => {
                 turn.context.worker.counters.count_status(status);
                 let response = Response::error(status, reason, body);
+                let reason = StopReason::Refused;
                 self.requests
-                    .refuse(&mut self.streams, turn, SlotId::ONLY, response);
+                    .refuse(&mut self.streams, turn, SlotId::ONLY, response, reason);
                 self.send_output(turn)
             }
             answer => self.refuse_with(turn, answer),

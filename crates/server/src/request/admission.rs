@@ -15,6 +15,8 @@ use crate::setup::Setup;
 pub(crate) enum Admission {
     /// Send this response without running the handlers. The server does not read the rest of the request.
     Refuse(Response),
+    /// A guard has answered the request. Its body is not read.
+    Answered(Response),
     /// Run the handlers now: the body has come completely, or there is none.
     Start,
     /// Run the handlers now. None of them reads the request's body, which has not come completely.
@@ -76,7 +78,7 @@ pub(crate) fn admit(
     if !asks_for_tunnel {
         match guards::settle_path(exchange) {
             Guarded::Passed => {}
-            Guarded::Answered(response) => return Admission::Refuse(response),
+            Guarded::Answered(response) => return Admission::Answered(response),
             Guarded::Waiting(step) => waiting = Some(step),
         }
     }
@@ -110,7 +112,7 @@ pub(crate) fn admit(
         BodyUse::Stream | BodyUse::Whole => {
             let step = match waiting.map_or_else(|| guards::run(exchange, 0), Guarded::Waiting) {
                 Guarded::Passed => None,
-                Guarded::Answered(response) => return Admission::Refuse(response),
+                Guarded::Answered(response) => return Admission::Answered(response),
                 Guarded::Waiting(step) => Some(step),
             };
             match body_use {

@@ -195,7 +195,7 @@ impl Requests {
         let response = (self.exchange(id))
             .map(|exchange| error.answer(turn.context, &mut exchange.borrow_mut()));
         if let Some(response) = response {
-            self.refuse(streams, turn, id, response);
+            self.refuse(streams, turn, id, response, StopReason::Refused);
         }
     }
 

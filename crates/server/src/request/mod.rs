@@ -313,10 +313,11 @@ impl Requests {
         turn: &mut Turn<'_>,
         id: SlotId,
         response: Response,
+        reason: StopReason,
     ) {
         self.slots.mark(id, Mark::Waiting, false);
         if let Some(exchange) = self.take_exchange(id) {
-            streams.stop_input(id, StopReason::Refused);
+            streams.stop_input(id, reason);
             self.answer(streams, turn, id, exchange, response);
         }
     }

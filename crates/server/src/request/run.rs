@@ -133,6 +133,10 @@ impl Requests {
                 streams.stop_input(id, StopReason::Refused);
                 self.answer(streams, turn, id, exchange, response);
             }
+            Admission::Answered(response) => {
+                streams.stop_input(id, StopReason::of_guard(expects_continue));
+                self.answer(streams, turn, id, exchange, response);
+            }
             Admission::Start => self.queue_or_start(streams, turn, id, exchange),
             Admission::StartUnwanted => {
                 streams.stop_input(id, StopReason::Unwanted);
@@ -209,7 +213,8 @@ impl Requests {
                 false
             }
             Guarded::Answered(response) => {
-                self.refuse(streams, turn, id, response);
+                let reason = StopReason::of_guard(slot.awaits_continue);
+                self.refuse(streams, turn, id, response, reason);
                 false
             }
             Guarded::Passed => {

@@ -204,7 +204,7 @@ pub(crate) enum Window {
 pub(crate) enum StopReason {
     /// No handler wants the body.
     Unwanted,
-    /// The handler that pulled the body has stopped.
+    /// The handler that pulled the body has stopped, or a guard has answered in its place.
     Abandoned,
     /// The response does not open the tunnel that the request asks for.
     NoTunnel,
@@ -212,6 +212,18 @@ pub(crate) enum StopReason {
     Refused,
     /// The connection has used up its abuse budget with requests that were answered with errors.
     Overdrawn,
+}
+
+impl StopReason {
+    /// The reason if a guard has answered the request. A client that waits for 100 (Continue) may leave out the body or send it, so
+    /// that nobody knows where its next request would begin.
+    pub(super) const fn of_guard(awaits_continue: bool) -> Self {
+        if awaits_continue {
+            Self::Refused
+        } else {
+            Self::Abandoned
+        }
+    }
 }
 
 /// Number of a request's slot in the table of its connection: a small number that is used again once the request is over.
