@@ -3,7 +3,8 @@
 /// Words of more bytes than this are not compared, since that would take long.
 const MAX_LEN: usize = 64;
 
-/// The word in `among` that is most similar to `word`, if it is similar enough for a misspelling. Letter case is ignored.
+/// The word in `among` that is most similar to `word`, if it is similar enough for a misspelling, and none of the others is as similar.
+/// Letter case is ignored.
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > MAX_LEN {
         return None;
@@ -14,18 +15,25 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
     if len < 2 {
         return None;
     }
-    let mut best = None;
+    let mut best: Option<(usize, Option<&str>)> = None;
     for candidate in among.filter(|candidate| candidate.len() <= MAX_LEN) {
         // The number of insertions, deletions, replacements and swaps of adjacent letters that turn one word into the
         // other.
         let distance = strsim::osa_distance(&word, &candidate.to_lowercase());
         // A word counts as a misspelling if at most a third of its letters are wrong; one wrong letter is always allowed.
         let limit = (len.max(candidate.chars().count()) / 3).max(1);
-        if distance <= limit && best.is_none_or(|(least, _)| distance < least) {
-            best = Some((distance, candidate));
+        if distance > limit {
+            continue;
+        }
+        match &mut best {
+            Some((least, _)) if *least < distance => {}
+            Some((least, found)) if *least == distance => {
+                *found = found.filter(|found| *found == candidate);
+            }
+            _ => best = Some((distance, Some(candidate))),
         }
     }
-    best.map(|(_, candidate)| candidate)
+    best.and_then(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
@@ -42,6 +50,8 @@ mod tests {
             "file.dirlisting",
             "num-threads",
             "ON",
+            "TLSv1.2",
+            "TLSv1.3",
         ];
         let cases = [
             ("listn", Some("listen")),
@@ -53,6 +63,8 @@ mod tests {
             ("num_threads", Some("num-threads")),
             ("file-dir-listing", Some("file.dirlisting")),
             ("server-name", None),
+            ("TLSv1.4", None),
+            ("TLS1.3", Some("TLSv1.3")),
             ("1", None),
             ("", None),
         ];

@@ -94,6 +94,17 @@ impl fmt::Display for Unit {
     }
 }
 
+/// Words that people write for true and for false.
+const TRUTHS: [[&str; 3]; 2] = [["ON", "YES", "true"], ["OFF", "NO", "false"]];
+
+/// The word in `words` that says of true and false the same as `text`.
+fn same_truth(text: &str, words: &[&'static str]) -> Option<&'static str> {
+    let has =
+        |alike: &[&str; 3], word: &str| alike.iter().any(|one| one.eq_ignore_ascii_case(word));
+    let alike = TRUTHS.iter().find(|alike| has(alike, text))?;
+    words.iter().copied().find(|word| has(alike, word))
+}
+
 impl Node {
     /// The text of the node, which must be a scalar.
     ///
@@ -137,8 +148,9 @@ impl Node {
             .iter()
             .position(|word| word.eq_ignore_ascii_case(text))
             .ok_or_else(|| {
+                let meant = same_truth(text, words);
                 self.error(format!("argument must be one of: {}", words.join(",")))
-                    .did_you_mean(nearest(text, words.iter().copied()))
+                    .did_you_mean(meant.or_else(|| nearest(text, words.iter().copied())))
             })
     }
 
@@ -147,7 +159,7 @@ impl Node {
     /// # Errors
     /// The message is `argument must be one of: OFF,ON`.
     pub fn on_off(&self) -> Result<bool, Error> {
-        self.truth(["OFF", "ON"], ["OFF", "ON"])
+        Ok(self.one_of(&["OFF", "ON"])? == 1)
     }
 
     /// Whether the node is `YES`; otherwise it must be `NO`. `on` and `true` are refused with a hint.
@@ -155,20 +167,7 @@ impl Node {
     /// # Errors
     /// The message is `argument must be one of: YES,NO`.
     pub fn yes_no(&self) -> Result<bool, Error> {
-        self.truth(["YES", "NO"], ["NO", "YES"])
-    }
-
-    /// Whether the node is the second word of `values`; otherwise it must be the first. The error message has the words as in `listed`.
-    fn truth(&self, listed: [&'static str; 2], values: [&'static str; 2]) -> Result<bool, Error> {
-        let word = self.one_of(&listed).map_err(|error| {
-            let meant = match self.as_str().map(str::to_ascii_lowercase).as_deref() {
-                Some("on" | "yes" | "true") => values[1],
-                Some("off" | "no" | "false") => values[0],
-                _ => return error,
-            };
-            error.did_you_mean(Some(meant))
-        })?;
-        Ok(listed[word] == values[1])
+        Ok(self.one_of(&["YES", "NO"])? == 0)
     }
 
     /// The decimal number in the node, which must be in `range`. Only blanks may be before the digits, and nothing after them.

@@ -64,6 +64,14 @@ impl PathCheck {
         if self.need != PathNeed::Parent {
             return None;
         }
+        let path = self.path.display();
+        if self.path.as_os_str().is_empty() {
+            return Some(self.error("the path is empty".to_owned(), "name a file"));
+        }
+        if self.path.is_dir() {
+            let text = format!("{path} is a directory");
+            return Some(self.error(text, "name a file in it"));
+        }
         let parent = self.path.parent()?;
         let parent = if parent.as_os_str().is_empty() {
             Path::new(".")

@@ -94,6 +94,15 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
     };
     let name = path.scalar()?;
     let target = LogTarget::of(scope, name);
+    if name
+        .strip_prefix('|')
+        .is_some_and(|program| program.trim().is_empty())
+    {
+        let error = path
+            .error("no program follows the `|`")
+            .in_command(command.name, &path.pos);
+        scope.warn(&error.with_hint("name a program that reads the log from its standard input"));
+    }
     if !name.starts_with('|') {
         let check = PathCheck::new(command, path, Path::new(name), PathNeed::Parent);
         scope.shared.edit::<PathChecks>().0.push(check);

@@ -272,7 +272,13 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "10",
         "How long the PROXY header and the TLS handshake may take together; then the connection is closed.",
         |scope, command| {
-            settings(scope).handshake_timeout = seconds(command.node)?;
+            let limit = seconds(command.node)?;
+            if limit.is_zero() {
+                let text =
+                    "with `0`, TLS handshakes that need more than one packet of the client fail";
+                scope.warn(&command.error(text).with_hint("write a number of seconds"));
+            }
+            settings(scope).handshake_timeout = limit;
             Ok(())
         },
     ),

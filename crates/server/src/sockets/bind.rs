@@ -283,7 +283,9 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
             let (address, error) = match listener.endpoint {
                 Endpoint::Tcp(address) => (address, open_tcp(address, settings).err()?),
                 Endpoint::Udp(address) => (address, open_udp(address, false).err()?),
-                Endpoint::Unix(_) => return None,
+                Endpoint::Unix(ref path) => {
+                    return check_unix(path).err().map(|text| listener.error(text));
+                }
             };
             // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
             // itself has the port. Only root sees which process has a port of another user: for others it may be the running server.
@@ -549,24 +551,15 @@ fn bind_unix(
     warnings: &mut Vec<String>,
 ) -> Result<OwnedFd, String> {
     let shown = path.display();
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            refuse_live_socket(path).map_err(|error| {
-                format!("failed to listen to socket:{shown}: {}", reason(&error))
-            })?;
-            std::fs::remove_file(path).map_err(|error| {
-                format!(
-                    "failed to remove the old socket:{shown}: {}",
-                    reason(&error)
-                )
-            })?;
-        }
-        Ok(_) => {
-            return Err(format!(
-                "path:{shown} already exists and is not an unix socket."
-            ));
-        }
-        Err(_) => {}
+    if check_unix(path)? {
+        refuse_live_socket(path)
+            .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
+        std::fs::remove_file(path).map_err(|error| {
+            format!(
+                "failed to remove the old socket:{shown}: {}",
+                reason(&error)
+            )
+        })?;
     }
     let open = |warnings: &mut Vec<String>| -> io::Result<OwnedFd> {
         let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
@@ -579,6 +572,31 @@ fn bind_unix(
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
     set_access(path, owner_ids(listener)?, listener.unix.permission)?;
     Ok(socket)
+}
+
+/// Checks whether a Unix socket can have this path. Returns whether there is a socket, which must be removed first.
+///
+/// # Errors
+/// The path is too long, its directory does not exist, or it is the path of a file that is no socket.
+fn check_unix(path: &Path) -> Result<bool, String> {
+    let shown = path.display();
+    let is_socket = std::fs::symlink_metadata(path).map(|found| found.file_type().is_socket());
+    if matches!(is_socket, Ok(false)) {
+        return Err(format!(
+            "path:{shown} already exists and is not an unix socket."
+        ));
+    }
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let fault = if SocketAddrUnix::new(path).is_err() {
+        "the path is too long for a socket".to_owned()
+    } else if let Err(error) = std::fs::metadata(parent.unwrap_or(Path::new(".")))
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        reason(&error).to_string()
+    } else {
+        return Ok(is_socket.is_ok());
+    };
+    Err(format!("failed to listen to socket:{shown}: {fault}"))
 }
 
 /// Checks that no program listens to the Unix socket at `path`, so that its file can be removed. Whoever removes the file of a socket
