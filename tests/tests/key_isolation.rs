@@ -1,5 +1,6 @@
 //! `neverbleed: ON`: private keys are only in the memory of a separate process.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -11,6 +12,10 @@ const KINDS: [(&str, Key); 2] = [("ec", Key::EcSec1), ("rsa", Key::RsaPkcs1)];
 
 /// A server with one listener for each kind of key, on `EC_PORT` and `RSA_PORT`.
 fn start(neverbleed: &str) -> Server {
+    setup(neverbleed).start()
+}
+
+fn setup(neverbleed: &str) -> Setup {
     let folder = Folder::new();
     let mut hosts = String::new();
     for (name, kind) in KINDS {
@@ -23,7 +28,7 @@ fn start(neverbleed: &str) -> Server {
     let config = format!(
         "num-threads: 2\nhosts:\n  default:\n{hosts}    paths: {{ /: {{ file.dir: @DIR@ }} }}\n"
     );
-    Setup::in_folder(folder, &config).start()
+    Setup::in_folder(folder, &config)
 }
 
 /// Makes a TLS handshake with these options of `openssl s_client`. Returns what openssl prints.
@@ -99,9 +104,37 @@ fn has_in_memory(pid: u32, needles: &[Vec<u8>]) -> bool {
 
 /// The process id of the server's key process.
 fn key_process(server: &Server) -> Option<u32> {
-    let parent = server.pid().to_string();
+    key_process_of(server.pid())
+}
+
+fn key_process_of(parent: u32) -> Option<u32> {
+    let parent = parent.to_string();
     let found = run("pgrep", &["-x", "-P", &parent, "neverbleed"]).text();
     found.trim().parse().ok()
+}
+
+/// The sockets that a process has open, as the kernel names them: `socket:[1234]`.
+fn sockets(pid: u32) -> BTreeSet<String> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs");
+    let names = open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    let names = names.filter_map(|name| name.into_os_string().into_string().ok());
+    names.filter(|name| name.starts_with("socket:")).collect()
+}
+
+#[test]
+fn the_key_process_does_not_have_the_listening_sockets_of_a_supervisor() {
+    let server = setup("ON").arguments(&["-m", "master"]).start();
+    let supervisor = server.pid().to_string();
+    let (worker, keys) = eventually("the key process of the worker", || {
+        let found = run("pgrep", &["-P", &supervisor]).text();
+        let workers = found.lines().filter_map(|line| line.parse::<u32>().ok());
+        workers
+            .filter_map(|worker| Some((worker, key_process_of(worker)?)))
+            .next()
+    });
+    let listening = &sockets(server.pid()) & &sockets(worker);
+    assert!(!listening.is_empty(), "the supervisor passes its sockets");
+    assert_eq!(&listening & &sockets(keys), BTreeSet::new());
 }
 
 #[test]

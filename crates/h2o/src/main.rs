@@ -226,7 +226,7 @@ fn run_mode() -> Result<(), Failure> {
         // With `neverbleed`, a process of its own holds the private keys; this process must be allowed to start it.
         Mode::Worker => h2o_keys::allow("/proc/self/exe"),
     }
-    let parent = Parent::find();
+    let mut parent = Parent::find();
     // Before any script is loaded: the limits of scripts use SIGSEGV and pass other faults on to this handler.
     fatal_signal::begin();
     let signals = events::catch_signals()?;
@@ -234,12 +234,15 @@ fn run_mode() -> Result<(), Failure> {
     let default = is_there.then_some(DEFAULT_CONFIG);
     match options.config.as_deref().or(default) {
         Some(config) => {
+            // Before the configuration is loaded, which may start programs: these must not inherit the sockets.
+            let inherited = parent.take_sockets()?;
             let plan = run::Plan {
                 loaded: load(config)?,
                 config,
                 source: &Files,
                 greeting: None,
                 parent,
+                inherited,
             };
             run::serve(plan, signals)
         }

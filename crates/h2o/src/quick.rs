@@ -124,6 +124,7 @@ pub(crate) fn serve(stray: Option<&str>, signals: Signals) -> Result<(), Failure
         source: &source,
         greeting: Some(&greeting),
         parent: Parent::none(),
+        inherited: None,
     };
     run::serve(plan, signals)
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use h2o_acme::Owner;
 use h2o_config::Source;
 use h2o_log::{Target, report, report_plainly};
-use h2o_server::{ListeningSockets, LoadedConfig, Server, bind_or_take, worker_plan};
+use h2o_server::{
+    InheritedSockets, ListeningSockets, LoadedConfig, Server, bind_or_take, worker_plan,
+};
 use nix::unistd::{Uid, User};
 use signal_hook::iterator::Signals;
 
@@ -28,8 +30,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) source: &'a dyn Source,
     /// Text to print when the server is ready.
     pub(crate) greeting: Option<&'a str>,
-    /// The process that has started this one; it may have opened listeners and other files for this one.
+    /// The process that has started this one.
     pub(crate) parent: Parent,
+    /// The listening sockets that the parent has opened for this one.
+    pub(crate) inherited: Option<InheritedSockets>,
 }
 
 /// `-m worker`: serves in the foreground until SIGTERM.
@@ -45,9 +49,9 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     {
         report_plainly(&warning);
     }
-    // The listening sockets are taken or bound here, with the other steps that need the rights of the starting user, before the
+    // The listening sockets are bound here, with the other steps that need the rights of the starting user, before the
     // process gives these rights up.
-    let inherited = plan.parent.take_sockets()?;
+    let inherited = plan.inherited.take();
     let bound = bind_or_take(loaded, worker_plan(&settings).len(), inherited);
     let bound = bound.map_err(Failure::config)?;
     for warning in &bound.warnings {
