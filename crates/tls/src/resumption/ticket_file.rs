@@ -79,6 +79,8 @@ pub(crate) struct TicketFile {
     path: Box<str>,
     /// The text of the file that was read last. It is compared as a whole, because a new file may have the same size and times.
     text: Option<Vec<u8>>,
+    /// Why the last attempt to read the file failed, so that the same failure is logged once.
+    failure: Option<String>,
     next_poll: u64,
 }
 
@@ -103,6 +105,7 @@ impl TicketFile {
         Self {
             path: path.into(),
             text: None,
+            failure: None,
             next_poll: 0,
         }
     }
@@ -121,16 +124,26 @@ impl TicketFile {
 
     fn poll_and_log(&mut self, now: u64) -> Option<KeyRing> {
         match self.poll(now) {
-            Ok(Some(ring)) => {
-                report!(notice, "session ticket secrets have been (re)loaded");
-                Some(ring)
+            Ok(ring) => {
+                if self.is_news(None) || ring.is_some() {
+                    report!(notice, "session ticket secrets have been (re)loaded");
+                }
+                ring
             }
-            Ok(None) => None,
             Err(line) => {
-                report!(error, "{line}");
+                if self.is_news(Some(&line)) {
+                    report!(error, "{line}");
+                }
                 None
             }
         }
+    }
+
+    /// Notes that reading the file has failed for this reason, or has succeeded. Returns whether that was different the last time.
+    fn is_news(&mut self, failure: Option<&str>) -> bool {
+        let is_news = self.failure.as_deref() != failure;
+        self.failure = failure.map(str::to_owned);
+        is_news
     }
 
     /// Logs a warning if other users may read the file: with these keys, they could resume the sessions of clients, and decrypt
@@ -205,8 +218,10 @@ mod tests {
         assert!(error.starts_with(&format!(
             "failed to load session ticket secrets from file:{path}:"
         )));
-        // The error is reported again at each check until the file is correct.
-        assert!(file.poll(140).is_err());
+        // The error is returned again at each check until the file is correct, but logged once.
+        let again = file.poll(140).unwrap_err();
+        let news = [Some(&*error), Some(&*again), None, None].map(|failure| file.is_news(failure));
+        assert_eq!(news, [true, false, true, false]);
         // The text that was read last before the error counts as unchanged; a text with another key of the same length is a
         // change.
         write(&entry(&[]));
