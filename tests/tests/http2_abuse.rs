@@ -809,4 +809,5 @@ hosts:
         "{}",
         connection.story()
     );
+    front.wait_for_message("ends: its client has used up `connection-budget`");
 }

@@ -38,6 +38,9 @@ pub(crate) struct ConnectionState {
     pub(crate) info: Option<Rc<ConnectionInfo>>,
 }
 
+/// Limits the number of lines about connections that have used up their abuse budget in the error log.
+static OVERDRAWN: h2o_log::LineLimit = h2o_log::LineLimit::per_minute(6);
+
 impl ConnectionState {
     /// Whether requests on this connection may be replays: they came as TLS early data, and the handshake is not complete (RFC 8446 §8).
     pub(crate) fn is_early(&self) -> bool {
@@ -99,6 +102,13 @@ impl ConnectionState {
         let spent = self.budget.spend(units, self.listener.setup.budget, age);
         if spent.is_err() {
             context.worker.counters.count(Counter::Overdrawn);
+            if let Some(held_back) = OVERDRAWN.admit() {
+                let peer = self.peer;
+                h2o_log::report!(
+                    notice,
+                    "the connection of {peer} ends: its client has used up `connection-budget` by errors or useless work{held_back}"
+                );
+            }
         }
         spent
     }
