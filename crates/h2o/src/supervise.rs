@@ -91,9 +91,10 @@ pub(crate) fn handle_events(
                 }
             }
             Ok(Event::Question(question, client)) => {
-                let reply = match phase {
-                    Phase::Serving => control.answer(question),
-                    Phase::Announced(_) | Phase::Draining(_) | Phase::Closing(_) => {
+                let reply = match (&phase, question) {
+                    // Who waits for the end of the shutdown looks at what is left.
+                    (Phase::Serving, _) | (_, Question::Status) => control.answer(question),
+                    (_, Question::Reload | Question::Differences) => {
                         Reply::Now(Answer::refused(SHUTTING_DOWN))
                     }
                 };
@@ -325,6 +326,26 @@ mod tests {
         // The test waits for the answer as the client's thread would.
         let reply = reply.recv().unwrap();
         assert_eq!(reply.wait(), Answer::refused("later"));
+    }
+
+    #[test]
+    fn the_status_is_told_during_the_shutdown_and_nothing_is_reloaded() {
+        let questions = [Question::Status, Question::Reload, Question::Differences];
+        let (senders, replies): (Vec<_>, Vec<_>) = questions.iter().map(|_| channel()).unzip();
+        let asked = questions.into_iter().zip(senders);
+        let mut happens = vec![Event::Signal(SIGTERM)];
+        happens.extend(asked.map(|(question, sender)| Event::Question(question, sender)));
+        happens.extend([drained(), drained()]);
+        run(happens, ShutdownTimes::default());
+        let answers: Vec<_> = replies
+            .iter()
+            .map(|reply| reply.recv().unwrap().wait())
+            .collect();
+        let refused = Answer::refused(SHUTTING_DOWN);
+        assert_eq!(
+            answers,
+            [Answer::refused("later"), refused.clone(), refused]
+        );
     }
 
     #[test]
