@@ -7,6 +7,7 @@
 
 mod cubic;
 mod hystart;
+mod loss_based;
 mod model;
 mod pacer;
 mod rapid;
@@ -23,6 +24,7 @@ use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use self::cubic::Cubic;
+use self::loss_based::LossBased;
 use self::model::Model;
 pub(crate) use self::pacer::Pacer;
 use self::rapid::RapidStart;
@@ -60,8 +62,8 @@ pub(crate) struct Loss {
 /// The congestion controllers that can be chosen.
 #[derive(Clone, Debug)]
 enum Algorithm {
-    Reno(Box<Reno>),
-    Cubic(Box<Cubic>),
+    Reno(Box<LossBased<Reno>>),
+    Cubic(Box<LossBased<Cubic>>),
     Model(Box<Model>),
 }
 
@@ -200,11 +202,11 @@ impl ControllerFactory for Factory {
         let rapid = RapidStart::new(start.is_some_and(|start| start.is_rapid));
         let algorithm = match self.control {
             CongestionControl::Reno => {
-                let reno = Reno::new(initial_window, mtu, respects_underuse, rapid);
+                let reno = LossBased::new(initial_window, mtu, respects_underuse, rapid);
                 Algorithm::Reno(Box::new(reno))
             }
             CongestionControl::Cubic => {
-                let cubic = Cubic::new(initial_window, mtu, respects_underuse, rapid);
+                let cubic = LossBased::new(initial_window, mtu, respects_underuse, rapid);
                 Algorithm::Cubic(Box::new(cubic))
             }
             CongestionControl::Model => Algorithm::Model(Box::new(Model::new(
