@@ -5,6 +5,7 @@
 mod kit;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
@@ -109,6 +110,35 @@ fn requests_that_come_at_once_keep_to_the_backends_limit_of_streams() {
         let connections: usize = text(reply.body).await.parse().unwrap();
         assert!((6..=8).contains(&connections), "{connections}");
     });
+}
+
+#[test]
+fn nobody_waits_long_for_a_backend_that_sends_no_settings() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/", listener.local_addr().unwrap());
+    on_worker(async |worker| {
+        let settings = UpstreamSettings {
+            connect_timeout: Duration::from_millis(100),
+            first_byte_timeout: Duration::from_secs(1),
+            ..kit::cleartext()
+        };
+        let upstream = upstream(&address, settings);
+        let tasks: Vec<_> = (0..3)
+            .map(|_| {
+                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
+                tokio::task::spawn_local(async move {
+                    send(&worker, &upstream, get("/")).await.map(|_| ())
+                })
+            })
+            .collect();
+        for task in tasks {
+            let failure = task.await.unwrap().unwrap_err();
+            assert_eq!(failure.text, "first byte timeout");
+        }
+    });
+    listener.set_nonblocking(true).unwrap();
+    let connections = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert_eq!(connections, 3, "each request has opened a connection");
 }
 
 #[test]
