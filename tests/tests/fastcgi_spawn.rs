@@ -199,3 +199,19 @@ fn the_cgi_gateway_runs_scripts() {
     let text = ask(&server, "/cgi/show.cgi?x").text();
     assert!(text.starts_with("Perl says x\nxxx"), "{text:.100}");
 }
+
+#[test]
+fn what_programs_say_at_the_start_is_in_the_error_log() {
+    let paths = "      /: { fastcgi.spawn: \"echo application >&2; exec sleep 60\" }";
+    let config = format!(
+        "error-log: @DIR@/errors\naccess-log: \"|echo logger; echo logger-error >&2; exec cat >/dev/null\"\n{}",
+        site(paths)
+    );
+    let folder = Folder::new();
+    let server = Setup::in_folder(folder, &config).start();
+    for line in ["application\n", "logger\n", "logger-error\n"] {
+        eventually(&format!("{line:?} in the error log"), || {
+            server.folder.read("errors").contains(line).then_some(())
+        });
+    }
+}

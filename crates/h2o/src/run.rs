@@ -57,6 +57,11 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
     for warning in &bound.warnings {
         report!(warning, "{warning}");
     }
+    // Under `-m master` the supervisor has opened the configured pid file and error log, so this process does not.
+    let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
+    let log = error_log::open(&settings, plan.parent.is_master)?;
+    let output = log.descriptor().ok().flatten();
+    h2o_opener::set_program_output(output.filter(|_| is_configured));
     loaded.open_resources().map_err(Failure::config)?;
     privileges::raise_descriptor_limit(&settings)?;
     prepare_acme(loaded, user.as_ref())?;
@@ -66,9 +71,6 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
             "`loader` of `acme` is run with `-m master` and `-m daemon` only: certificates will not be obtained automatically"
         );
     }
-    // Under `-m master` the supervisor has opened the configured pid file and error log, so this process does not.
-    let is_configured = settings.error_log.is_some() && !plan.parent.is_master;
-    let log = error_log::open(&settings, plan.parent.is_master)?;
     let own_pid_file = settings.pid_file.as_ref();
     // A supervisor starts the next worker while the one before still answers.
     if let Some(path) =
@@ -109,6 +111,7 @@ pub(crate) fn serve(mut plan: Plan<'_>, signals: Signals) -> Result<(), Failure>
         report!(notice, "further messages go to the error log: {path}");
     }
     error_log::begin(Arc::clone(&log), is_configured)?;
+    h2o_opener::set_program_output(None);
     serve_until_ended(plan, bound, &events, &log, control.as_ref())
 }
 

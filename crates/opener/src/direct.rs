@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -118,12 +119,31 @@ pub(crate) fn status(child: &mut Child) -> String {
     }
 }
 
+/// Standard output and standard error of programs; `None` for those of this process.
+static OUTPUT: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
+pub(crate) fn set_program_output(output: Option<OwnedFd>) {
+    *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = output;
+}
+
+/// Gives the program that `command` is to start its standard output and standard error.
+fn direct_output(command: &mut Command) -> io::Result<()> {
+    let output = OUTPUT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(output) = &*output {
+        command.stdout(output.try_clone()?);
+        command.stderr(output.try_clone()?);
+    }
+    Ok(())
+}
+
 pub(crate) fn spawn(command: &str, input: &OwnedFd) -> io::Result<Child> {
-    Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    shell
         .args(["-c", command])
         .env("H2O_ROOT", crate::installation_root())
-        .stdin(Stdio::from(input.try_clone()?))
-        .spawn()
+        .stdin(Stdio::from(input.try_clone()?));
+    direct_output(&mut shell)?;
+    shell.spawn()
 }
 
 pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io::Result<OwnedFd> {
@@ -142,6 +162,7 @@ pub(crate) fn run_application(user: &str, command: &str, socket: &OwnedFd) -> io
     // The read end of the pipe is made inheritable. Another process that is started at the same time inherits it as
     // well, which does no harm, since it can only be read.
     rustix::io::fcntl_setfd(&end, rustix::io::FdFlags::empty())?;
+    direct_output(&mut helper)?;
     let mut child = helper.spawn()?;
     // The thread waits for the application's helper process, so that it does not become a zombie.
     std::thread::Builder::new().spawn(move || status(&mut child))?;

@@ -76,6 +76,12 @@ pub fn log_stream(path: &str) -> io::Result<OwnedFd> {
         .unwrap_or_else(|| direct::log_stream(path))
 }
 
+/// Gives the programs that this process starts from now on `output` as their standard output and standard error; `None`: those of
+/// this process. While the server starts, its own standard error is the terminal, but its programs write to the error log.
+pub fn set_program_output(output: Option<OwnedFd>) {
+    direct::set_program_output(output);
+}
+
 /// Runs a log command by `/bin/sh -c`, with `input` as its standard input.
 ///
 /// # Errors
