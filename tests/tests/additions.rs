@@ -169,6 +169,7 @@ fn files_are_tried_before_the_last_element() {
       /front: { file.try-files: '/index.php$query', file.dir: @DIR@/www }
       /spa: { file.dir: @DIR@/www, file.try-files: /spa/app.html }
       /strict: { file.try-files: [$path.html, =410], file.dir: @DIR@/www }
+      /legal: { file.try-files: [$path.html, =451], file.dir: @DIR@/www }
 ",
     );
     for (path, want) in [
@@ -183,6 +184,7 @@ fn files_are_tried_before_the_last_element() {
         ("/spa/a.txt", "200 this is a.txt"),
         ("/strict/b", "200 this is b.html"),
         ("/strict/c", "410 Gone"),
+        ("/legal/c", "451 Unavailable For Legal Reasons"),
         ("/%2e%2e/secret", "200 this is index.php"),
     ] {
         assert_eq!(ask(&server, &format!("GET {path}")), want, "{path}");

@@ -291,6 +291,7 @@ fn there_is_a_limit_to_how_often() {
         ],
     );
     ask(&server, "GET", "/", &[]).must_be("502 Gateway Error\n\ntoo many internal reprocesses");
+    server.wait_for_message("/:too many internal reprocesses");
     ask(&server, "GET", "/in/x", &[]).must_be("200 OK\n\nGET /x ");
 }
 

@@ -15,6 +15,9 @@ use crate::{
     SubRequest, Worker,
 };
 
+/// Limits the number of lines about requests with too many internal redirects in the error log.
+static REROUTED_TOO_OFTEN: LineLimit = LineLimit::per_minute(6);
+
 /// One request with its response, from the first byte of the head to the log line.
 pub struct Exchange {
     /// The request as it is now: internal redirects may have changed it.
@@ -365,7 +368,7 @@ impl Exchange {
     }
 
     #[cold]
-    fn rerouted_too_often(&self, is_delegation: bool) -> Box<Response> {
+    fn rerouted_too_often(&mut self, is_delegation: bool) -> Box<Response> {
         let text = if is_delegation {
             "too many internal delegations"
         } else {
@@ -373,6 +376,7 @@ impl Exchange {
         };
         let status = StatusCode::BAD_GATEWAY;
         self.worker.counters.count_status(status);
+        self.note_error_within(&REROUTED_TOO_OFTEN, "core", text);
         Box::new(Response::error(status, "Gateway Error", text))
     }
 

@@ -131,6 +131,7 @@ impl PathCheck {
     fn check_file(&self, user: RunningUser<'_>) -> Option<Error> {
         let path = self.path.display();
         match std::fs::metadata(&self.path) {
+            Err(_) if self.need == PathNeed::File && self.has_compressed() => None,
             Err(error) => self.explain(&error, user),
             Ok(found) if found.is_dir() => Some(self.error(
                 format!("{path} is a directory"),
@@ -143,9 +144,32 @@ impl PathCheck {
         }
     }
 
-    /// The warning that says why a path cannot be examined: it does not exist, or the user may not search one of the
-    /// directories above it.
+    /// Whether a compressed form of the file exists, which `file.send-compressed` can send in its place.
+    fn has_compressed(&self) -> bool {
+        let forms = [".gz", ".br", ".zst", ".zstd"].map(|suffix| {
+            let mut name = self.path.as_os_str().to_owned();
+            name.push(suffix);
+            name
+        });
+        forms.iter().any(|form| Path::new(form).is_file())
+    }
+
+    /// The warning that says why a path cannot be examined: it does not exist, leads through a file, or the user may not search
+    /// one of the directories above it.
     fn explain(&self, error: &io::Error, user: RunningUser<'_>) -> Option<Error> {
+        if self.need == PathNeed::File
+            && !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+            )
+        {
+            let text = format!(
+                "{} cannot be opened: {}",
+                self.path.display(),
+                h2o_log::reason(error)
+            );
+            return Some(self.error(text, "requests get 403"));
+        }
         if error.kind() != io::ErrorKind::PermissionDenied {
             let text = format!("{} does not exist", self.path.display());
             return Some(match std::env::current_dir() {

@@ -227,7 +227,8 @@ impl<'a> Search<'a> {
     /// Looks up a path with a trailing slash, or the directory of `file.dir` itself.
     fn index(&mut self, directory: &[u8]) -> Result<LookupResult, Errno> {
         let settings = &self.lookup.service.settings;
-        for name in settings.index.iter() {
+        let is_hidden = |name: &[u8]| settings.hidden.hides_any_of(name);
+        for name in settings.index.iter().filter(|name| !is_hidden(name)) {
             let relative = [directory, name].concat();
             let path = [&self.lookup.path, &name[..]].concat();
             match self.open_encoding(&relative) {

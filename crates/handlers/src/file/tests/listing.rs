@@ -205,3 +205,16 @@ fn what_is_hidden_is_not_listed_and_not_served() {
     assert_eq!(names(&kit.get("/").text()), [".well-known/", "a/"]);
     assert_eq!(names(&kit.get("/a/").text()), ["..", "index.html.gz", "x"]);
 }
+
+#[test]
+fn an_index_file_that_is_hidden_is_not_served() {
+    let root = tree(&[
+        ("a/index.html", "I"),
+        ("a/index.txt", "T"),
+        ("b/index.html", "I"),
+    ]);
+    let config = "file.dir: ROOT\nfile.dirlisting: ON\nfile.hide: index.html";
+    let kit = kit(root.path(), config);
+    assert_eq!(kit.get("/a/").brief(), "200 T");
+    assert_eq!(names(&kit.get("/b/").text()), [".."]);
+}
