@@ -40,7 +40,7 @@ const ATTRIBUTES: [Attribute; 2] = [
         "url",
         Kinds::SCALAR,
         "URL",
-        "The URL of the document: relative to the requested path, or on another server.",
+        "The URL of the document: relative to the requested path (behind a proxy: to the path at the backend), or on another server.",
     ),
     Attribute::required(
         "status",
