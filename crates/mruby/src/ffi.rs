@@ -181,6 +181,6 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn limits_charge(memory: *mut Memory, size: usize);
     pub(crate) fn limits_trim();
-    pub(crate) fn shim_prepare(mrb: *mut State);
+    pub(crate) fn shim_prepare(mrb: *mut State, watch: *mut Watch);
     pub(crate) fn shim_run(work: *mut Work) -> u64;
 }

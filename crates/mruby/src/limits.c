@@ -7,8 +7,8 @@
  * the bytecode of scripts is on memory pages of its own, which are made unreadable. The next fetch of an instruction raises SIGSEGV in the
  * thread of the VM. The handler of that signal makes the pages readable again, and raises the exception.
  *
- * The library's own code in Ruby has no such pages. A loop in it that never calls the script does call functions of C, and the library
- * checks for a pending exception after each call: if the script fetches no instruction for long, the exception is stored there.
+ * The library's own code in Ruby, in which a loop need not call the script, is shared by all VMs and lies in the program. So each VM
+ * gets a copy of it, on such pages.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -25,6 +25,7 @@
 #include <mruby/class.h>
 #include <mruby/debug.h>
 #include <mruby/error.h>
+#include <mruby/gc.h>
 #include <mruby/proc.h>
 
 /* Why the pages with bytecode are unreadable. DUE_PLACE: the watchdog wants to know where the script is; the script
@@ -50,10 +51,12 @@ struct shim_watch {
     uint8_t *start;
     size_t size;
     mrb_irep *evaluated;  /* code from a string, to which the watch has a reference; NULL for code that is never freed */
+    int is_library;       /* whether the code is the copy of the library's code */
   } *pages;
   size_t count;
   size_t evaluated;       /* how many of `pages` have code from strings */
   size_t sweep_at;        /* value of `evaluated` at which the pages of unused code are unmapped */
+  mrb_irep *library;      /* the copies of the library's code, but for the bytecode */
 };
 
 /* ---- the limit of memory ---- */
@@ -157,13 +160,22 @@ static void interrupt_for_memory(struct shim_watch *of)
   pthread_mutex_unlock(&of->lock);
 }
 
-static int is_code(const struct shim_watch *of, const uint8_t *address)
+static const struct pages *pages_of(const struct shim_watch *of, const uint8_t *address)
 {
   size_t i;
   for (i = 0; i < of->count; i++)
     if (address >= of->pages[i].start && address < of->pages[i].start + of->pages[i].size)
-      return 1;
-  return 0;
+      return &of->pages[i];
+  return NULL;
+}
+
+static int is_code(const struct shim_watch *of, const uint8_t *address) { return pages_of(of, address) != NULL; }
+
+/* Whether the address is in code of a script, and not in that of the library. */
+static int is_script(const struct shim_watch *of, const uint8_t *address)
+{
+  const struct pages *pages = pages_of(of, address);
+  return pages && !pages->is_library;
 }
 
 static const mrb_irep *code_of(const mrb_callinfo *frame)
@@ -202,7 +214,7 @@ static void note_place(struct shim_watch *of, const uint8_t *address)
   for (frame = mrb->c->ci; frame >= mrb->c->cibase; frame--) {
     const mrb_irep *code = code_of(frame);
     const uint8_t *next = frame == mrb->c->ci ? address : frame->pc;
-    if (code && is_code(of, code->iseq) && next > code->iseq && next <= code->iseq + code->ilen) {
+    if (code && is_script(of, code->iseq) && next > code->iseq && next <= code->iseq + code->ilen) {
       uint32_t before = (uint32_t)(next - code->iseq) - 1;
       const char *file = mrb_debug_get_filename(mrb, code, before);
       int line = (int)mrb_debug_get_line(mrb, code, before);
@@ -332,6 +344,7 @@ void shim_watch_free(struct shim_watch *of)
   for (i = 0; i < of->count; i++)
     munmap(of->pages[i].start, of->pages[i].size);
   free(of->pages);
+  free(of->library);
   pthread_mutex_destroy(&of->lock);
   free(of);
 }
@@ -359,12 +372,8 @@ struct shim_watch *shim_watch_enter(struct shim_watch *of)
 int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
 {
   atomic_fetch_add(&of->entries, 1);
-  if (atomic_load(&of->due) != DUE_NOTHING) {
+  if (atomic_load(&of->due) != DUE_NOTHING)
     give_back(of);
-    /* Removes the exception that `shim_watch_interrupt` has stored and that the library has not raised. */
-    if (of->mrb->exc && raw(mrb_obj_value(of->mrb->exc)) == of->exceptions[DUE_TIME])
-      of->mrb->exc = NULL;
-  }
   watch = before;
   return of->interrupts;
 }
@@ -410,9 +419,6 @@ int shim_watch_interrupt(struct shim_watch *of, unsigned long entry)
   interrupts = is_wanted(of, entry, DUE_TIME);
   if (interrupts && before == DUE_PLACE)
     atomic_store(&of->due, DUE_TIME);
-  /* The script has fetched no instruction since the last interrupt: stores the exception where the library looks after each call in C. */
-  if (interrupts && before == DUE_TIME && !of->is_raising && !of->mrb->exc)
-    of->mrb->exc = mrb_obj_ptr(cooked(of->exceptions[DUE_TIME]));
   pthread_mutex_unlock(&of->lock);
   return interrupts;
 }
@@ -488,21 +494,30 @@ static int reserve_pages(struct shim_watch *of)
 }
 
 /* Adds the pages of a script's code to the list, so that the code can be interrupted. */
-static void add_pages(struct shim_watch *of, const struct code *code, mrb_irep *evaluated)
+static void add_pages(struct shim_watch *of, const struct code *code, mrb_irep *evaluated, int is_library)
 {
   pthread_mutex_lock(&of->lock);
   of->pages[of->count].start = code->pages;
   of->pages[of->count].size = code->size;
   of->pages[of->count].evaluated = evaluated;
+  of->pages[of->count].is_library = is_library;
   of->count++;
   mprotect(code->pages, code->size, atomic_load(&of->due) == DUE_NOTHING ? PROT_READ : PROT_NONE);
   pthread_mutex_unlock(&of->lock);
 }
 
-static size_t pages_for(const mrb_irep *irep)
+static size_t whole_pages(size_t size)
 {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  return (size_of_all(irep) + page - 1) / page * page;
+  return (size + page - 1) / page * page;
+}
+
+static size_t pages_for(const mrb_irep *irep) { return whole_pages(size_of_all(irep)); }
+
+static uint8_t *map_pages(size_t size)
+{
+  uint8_t *pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? NULL : pages;
 }
 
 /* Moves bytecode to pages of its own. Returns whether there was memory for them. */
@@ -511,17 +526,141 @@ static int isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep, mrb_ir
   struct code code = { NULL, pages_for(irep), 0 };
   if (!reserve_pages(of))
     return 0;
-  code.pages = mmap(NULL, code.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (code.pages == MAP_FAILED)
+  code.pages = map_pages(code.size);
+  if (!code.pages)
     return 0;
   move_code(mrb, irep, &code);
-  add_pages(of, &code, evaluated);
+  add_pages(of, &code, evaluated, 0);
   return 1;
 }
 
 void limits_isolate(mrb_state *mrb, struct shim_watch *of, mrb_irep *irep)
 {
   isolate(mrb, of, irep, NULL);
+}
+
+/* ---- the library's code ---- */
+
+struct copy {
+  const mrb_irep *irep;
+  mrb_irep *copy;
+};
+
+/* The library's code that is to be copied: each part, perhaps several times. */
+struct library {
+  struct copy *parts;
+  size_t count;
+  size_t room;
+  int lacks_memory;
+};
+
+static int is_of_library(const mrb_irep *irep) { return (irep->flags & MRB_IREP_STATIC) == MRB_IREP_STATIC; }
+
+static void add_part(struct library *library, const mrb_irep *irep)
+{
+  int i;
+  if (library->count == library->room) {
+    size_t room = 2 * library->room + 1024;
+    struct copy *parts = realloc(library->parts, room * sizeof *parts);
+    if (!parts) {
+      library->lacks_memory = 1;
+      return;
+    }
+    library->parts = parts;
+    library->room = room;
+  }
+  library->parts[library->count].irep = irep;
+  library->parts[library->count++].copy = NULL;
+  for (i = 0; i < irep->rlen; i++)
+    add_part(library, irep->reps[i]);
+}
+
+static const mrb_irep *code_of_object(struct RBasic *object)
+{
+  struct RProc *proc = (struct RProc *)object;
+  return object->tt == MRB_TT_PROC && !MRB_PROC_CFUNC_P(proc) ? proc->body.irep : NULL;
+}
+
+static int add_object(mrb_state *mrb, struct RBasic *object, void *library)
+{
+  const mrb_irep *irep = code_of_object(object);
+  (void)mrb;
+  if (irep && is_of_library(irep))
+    add_part(library, irep);
+  return MRB_EACH_OBJ_OK;
+}
+
+static int compare(const void *one, const void *other)
+{
+  uintptr_t a = (uintptr_t)((const struct copy *)one)->irep, b = (uintptr_t)((const struct copy *)other)->irep;
+  return (a > b) - (a < b);
+}
+
+static mrb_irep *copy_of(const struct library *library, const mrb_irep *irep)
+{
+  struct copy wanted = { irep, NULL }, *found;
+  found = bsearch(&wanted, library->parts, library->count, sizeof wanted, compare);
+  return found ? found->copy : NULL;
+}
+
+static int use_copy(mrb_state *mrb, struct RBasic *object, void *library)
+{
+  const mrb_irep *irep = code_of_object(object);
+  mrb_irep *copy = irep ? copy_of(library, irep) : NULL;
+  (void)mrb;
+  if (copy)
+    ((struct RProc *)object)->body.irep = copy;
+  return MRB_EACH_OBJ_OK;
+}
+
+/* Copies the parts: the bytecode to `code`, the rest to the watch. Returns whether there was memory for them. */
+static int copy_parts(struct shim_watch *of, struct library *library, struct code *code)
+{
+  size_t i, octets = 0, children = 0;
+  const mrb_irep **reps;
+  int child;
+  for (i = 0; i < library->count; i++) {
+    octets += size_of(library->parts[i].irep);
+    children += library->parts[i].irep->rlen;
+  }
+  code->size = whole_pages(octets);
+  of->library = malloc(library->count * sizeof(mrb_irep) + children * sizeof *reps);
+  code->pages = of->library ? map_pages(code->size) : NULL;
+  if (!code->pages)
+    return 0;
+  reps = (const mrb_irep **)(of->library + library->count);
+  for (i = 0; i < library->count; i++)
+    library->parts[i].copy = of->library + i;
+  for (i = 0; i < library->count; i++) {
+    const mrb_irep *irep = library->parts[i].irep;
+    mrb_irep *copy = library->parts[i].copy;
+    *copy = *irep;
+    memcpy(code->pages + code->used, irep->iseq, size_of(irep));
+    copy->iseq = code->pages + code->used;
+    code->used += size_of(irep);
+    copy->reps = reps;
+    for (child = 0; child < irep->rlen; child++)
+      *reps++ = copy_of(library, irep->reps[child]);
+  }
+  return 1;
+}
+
+void limits_copy_library(mrb_state *mrb, struct shim_watch *of)
+{
+  struct library library = { NULL, 0, 0, 0 };
+  struct code code = { NULL, 0, 0 };
+  size_t i, count = 0;
+  mrb_objspace_each_objects(mrb, add_object, &library);
+  qsort(library.parts, library.count, sizeof *library.parts, compare);
+  for (i = 0; i < library.count; i++)
+    if (i == 0 || library.parts[i].irep != library.parts[count - 1].irep)
+      library.parts[count++] = library.parts[i];
+  library.count = count;
+  if (count > 0 && !library.lacks_memory && reserve_pages(of) && copy_parts(of, &library, &code)) {
+    mrb_objspace_each_objects(mrb, use_copy, &library);
+    add_pages(of, &code, NULL, 1);
+  }
+  free(library.parts);
 }
 
 /* ---- code from strings ---- */

@@ -39,6 +39,10 @@ void limits_charge(struct shim_memory *memory, size_t size);
  * where it is. */
 void limits_isolate(mrb_state *mrb, struct shim_watch *watch, mrb_irep *irep);
 
+/* Gives the VM a copy of the library's code in Ruby, on pages where it can be interrupted. If there is no memory for it, the VM uses the code
+ * that all VMs share. */
+void limits_copy_library(mrb_state *mrb, struct shim_watch *watch);
+
 /* Replaces `eval` and the like in a VM, so that code that scripts evaluate from strings can be interrupted. */
 void limits_prepare(mrb_state *mrb);
 

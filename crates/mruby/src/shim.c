@@ -421,7 +421,7 @@ static mrb_value execute(mrb_state *mrb, mrb_value self)
 /* Name under which the shim calls GC.generational_mode=, which a script may redefine. */
 #define SET_GENERATIONAL "__h2o_generational_mode="
 
-void shim_prepare(mrb_state *mrb)
+void shim_prepare(mrb_state *mrb, struct shim_watch *of)
 {
   struct shim_memory *before = use_memory_of(mrb);
   struct RClass *collector = mrb_module_get(mrb, "GC");
@@ -429,6 +429,7 @@ void shim_prepare(mrb_state *mrb)
   mrb_define_method(mrb, mrb->object_class, "__h2o_execute", execute, MRB_ARGS_REQ(1));
   mrb_define_singleton_method(mrb, (struct RObject *)mrb->kernel_module, "__h2o_resume", resume, MRB_ARGS_ANY());
   limits_prepare(mrb);
+  limits_copy_library(mrb, of);
   use_memory(before);
 }
 

@@ -273,7 +273,7 @@ impl Vm {
             // SAFETY: the VM is open, and `roots` is a value of it.
             unsafe {
                 ffi::shim_register(self.raw, roots.0);
-                ffi::shim_prepare(self.raw);
+                ffi::shim_prepare(self.raw, self.watched.watch);
             }
             self.resume_name.set(self.symbol("__h2o_resume")?.0);
             self.source_name.set(self.symbol("source")?.0);
