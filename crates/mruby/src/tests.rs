@@ -498,6 +498,36 @@ fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
     assert_eq!(got, "2");
 }
 
+/// The watchdog may interrupt a script while a function in Rust runs, which then has the script wait.
+#[test]
+fn a_script_that_waits_when_its_time_is_over_leaves_the_vm_whole() {
+    let vm = vm_with(Options {
+        time_limit: std::time::Duration::from_millis(5),
+        ..Options::default()
+    });
+    vm.scope(|| {
+        let kernel = vm.constant(None, "Kernel").unwrap();
+        vm.define(kernel, "pause_late", |vm, _| {
+            // The watchdog counts processor time.
+            let clock = rustix::time::ClockId::ThreadCPUTime;
+            let now = || std::time::Duration::try_from(rustix::time::clock_gettime(clock)).unwrap();
+            let end = now() + std::time::Duration::from_millis(50);
+            while now() < end {}
+            let ticket = vm.suspend()?;
+            vm.local::<Waiting>().0.borrow_mut().push(ticket);
+            Err(Leave::Wait)
+        })
+        .unwrap();
+    });
+    for _ in 0..5 {
+        evaluate(&vm, "pause_late; 1");
+        resume_all(&vm);
+        evaluate(&vm, "Fiber.new { pause_late }.resume");
+        resume_all(&vm);
+        assert_eq!(evaluate(&vm, "[1].map { |x| x + 1 }"), "[2]");
+    }
+}
+
 #[test]
 fn loops_in_code_from_strings_and_in_the_library_are_interrupted() {
     let vm = vm_with(Options {
