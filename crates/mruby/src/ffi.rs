@@ -172,6 +172,7 @@ unsafe extern "C" {
     pub(crate) fn shim_watch_leave(watch: *mut Watch, before: *mut Watch) -> c_int;
     pub(crate) fn shim_watch_entries(watch: *mut Watch) -> c_ulong;
     pub(crate) fn shim_watch_time(watch: *mut Watch) -> u64;
+    pub(crate) fn shim_watch_is_overdue(watch: *mut Watch) -> c_int;
     pub(crate) fn shim_watch_interrupt(watch: *mut Watch, entry: c_ulong) -> c_int;
     pub(crate) fn shim_watch_ask_place(watch: *mut Watch, entry: c_ulong);
     pub(crate) fn shim_watch_take_place(

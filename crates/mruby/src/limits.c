@@ -62,7 +62,6 @@ struct shim_watch {
 /* ---- the limit of memory ---- */
 
 static void interrupt_for_memory(struct shim_watch *of);
-static void sweep(mrb_state *mrb, struct shim_watch *of);
 
 /* Octets. A smaller allocation is granted even beyond the limit: it is less than a page of objects, and every object needs some. */
 enum { SMALL = 16 * 1024 };
@@ -240,7 +239,7 @@ static void enforce(struct shim_watch *of, enum due due, const uint8_t *place)
   }
   if (due == DUE_MEMORY) {
     mrb_full_gc(mrb);
-    sweep(mrb, of);
+    limits_sweep(mrb, of);
     if (of->memory->used <= scarce(of->memory))
       return;
   }
@@ -377,6 +376,9 @@ int shim_watch_leave(struct shim_watch *of, struct shim_watch *before)
   watch = before;
   return of->interrupts;
 }
+
+/* Whether the script is to be interrupted at its next instruction because it has run for too long. */
+int shim_watch_is_overdue(struct shim_watch *of) { return atomic_load(&of->due) == DUE_TIME; }
 
 /* Called by other threads: a number that is odd while the VM runs, and different each time that the VM is entered. */
 unsigned long shim_watch_entries(struct shim_watch *of) { return atomic_load(&of->entries); }
@@ -701,8 +703,7 @@ static int is_unused(const mrb_irep *irep, int owners)
   return 1;
 }
 
-/* Unmaps the pages of evaluated code to which only the watch refers. */
-static void sweep(mrb_state *mrb, struct shim_watch *of)
+void limits_sweep(mrb_state *mrb, struct shim_watch *of)
 {
   size_t i = 0;
   while (i < of->count) {
@@ -741,10 +742,10 @@ static int isolate_evaluated(mrb_state *mrb, struct shim_watch *of, mrb_irep *ir
 {
   size_t size = pages_for(irep);
   if (of->evaluated >= of->sweep_at)
-    sweep(mrb, of);
+    limits_sweep(mrb, of);
   if (of->memory->used + size > scarce(of->memory)) {
     mrb_full_gc(mrb);
-    sweep(mrb, of);
+    limits_sweep(mrb, of);
     if (of->memory->used + size > scarce(of->memory))
       return 0;
   }

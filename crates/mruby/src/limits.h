@@ -46,6 +46,9 @@ void limits_copy_library(mrb_state *mrb, struct shim_watch *watch);
 /* Replaces `eval` and the like in a VM, so that code that scripts evaluate from strings can be interrupted. */
 void limits_prepare(mrb_state *mrb);
 
+/* Unmaps the pages of code from strings to which nothing refers any more. */
+void limits_sweep(mrb_state *mrb, struct shim_watch *watch);
+
 /* Called before a VM is closed: lets go of the code that scripts have evaluated from strings. */
 void limits_close(struct shim_watch *watch);
 

@@ -690,6 +690,7 @@ static mrb_value run(mrb_state *mrb, void *data)
   case OP_COLLECT_:
     mrb->gc.disabled = FALSE;
     mrb_full_gc(mrb);
+    limits_sweep(mrb, work->watch);
     return mrb_nil_value();
   case OP_COLLECT_STEP_: return mrb_bool_value(collect_step(mrb));
   case OP_END_STEPS_: set_generational(mrb, TRUE); return mrb_nil_value();

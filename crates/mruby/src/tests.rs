@@ -29,7 +29,7 @@ impl Finish for Results {
 struct Waiting(RefCell<Vec<Ticket>>);
 
 /// A VM with a method `pause`, which waits until the test resumes it.
-fn vm_with(options: Options) -> Rc<Vm> {
+pub(crate) fn vm_with(options: Options) -> Rc<Vm> {
     let vm = Vm::open(options).unwrap();
     vm.scope(|| {
         let kernel = vm.constant(None, "Kernel").unwrap();

@@ -1,18 +1,32 @@
 class Regexp
+  # Yields the matches in the text, which must not change meanwhile. They are searched for in groups, since each search looks at the whole
+  # text once.
+  def __each_match(text)
+    start = 0
+    most = 1
+    while true
+      matches = __search_some(text, start, most)
+      matches.each { |match| yield match }
+      return if matches.size < most
+      start = matches[-1].__next
+      most *= 2 if most < 1024
+    end
+  end
+
   # Replaces the first match, or all matches, by the value of the block for each. nil if nothing matches.
   def __replace_by(text, all)
     text = text.dup
     out = nil
-    done = start = 0
+    done = 0
     last = nil
-    while match = __search(text, start)
-      Regexp.last_match = last = match
+    __each_match(text) do |match|
+      last = match
+      Regexp.last_match = match
       from = match.begin(0)
       from = done if from < done
       out = (out || "") << text.byteslice(done, from - done)
       out << yield(match.to_s).to_s
       done = match.end(0)
-      start = match.__next
       break unless all
     end
     Regexp.last_match = last
@@ -77,12 +91,10 @@ class String
     pattern = Regexp.compile(Regexp.escape(pattern)) if String === pattern
     raise TypeError, "wrong argument type #{pattern.class} (expected Regexp)" unless Regexp === pattern
     return pattern.__scan(self) unless block_given?
-    text = dup
-    start = 0
     last = nil
-    while match = pattern.__search(text, start)
-      Regexp.last_match = last = match
-      start = match.__next
+    pattern.__each_match(dup) do |match|
+      last = match
+      Regexp.last_match = match
       yield(match.size > 1 ? match.captures : match.to_s)
     end
     Regexp.last_match = last

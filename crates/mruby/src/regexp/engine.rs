@@ -42,6 +42,13 @@ impl Drop for Regexp {
 /// For each group the range in octets that it matched; `None` if the group did not take part in the match.
 pub(super) type Groups = Vec<Option<(usize, usize)>>;
 
+/// A text that is to be searched.
+pub(super) struct Subject<'a> {
+    octets: &'a [u8],
+    /// The same as text; `None` if it is not UTF-8.
+    text: Option<&'a str>,
+}
+
 fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Regex, String> {
     let pattern = syntax::translate(source, options & EXTENDED != 0, reading)?;
     let mut builder = RegexBuilder::new(&pattern);
@@ -163,14 +170,23 @@ impl Regexp {
         })
     }
 
+    /// Prepares a text for searches: whether it is UTF-8 is found out once for all of them.
+    pub(super) fn subject<'a>(&self, octets: &'a [u8]) -> Subject<'a> {
+        let is_for_characters = self.characters.is_some();
+        Subject {
+            octets,
+            text: is_for_characters.then(|| border::as_text(octets)).flatten(),
+        }
+    }
+
     /// The subject as text and the engine for characters, if the subject can be searched as text from `start` on.
     fn characters<'a>(
         &self,
-        subject: &'a [u8],
+        subject: &Subject<'a>,
         start: usize,
     ) -> Option<(&fancy_regex::Regex, &'a str)> {
         let engine = self.characters.as_ref()?;
-        let text = border::as_text(subject)?;
+        let text = subject.text?;
         text.is_char_boundary(start).then_some((engine, text))
     }
 
@@ -179,7 +195,7 @@ impl Regexp {
             return Ok(false);
         }
         let before = meter::held();
-        let found = match self.characters(subject, start) {
+        let found = match self.characters(&self.subject(subject), start) {
             Some((engine, text)) if start == 0 => engine.is_match(text),
             Some((engine, text)) => engine.find_from_pos(text, start).map(|m| m.is_some()),
             None => {
@@ -191,12 +207,14 @@ impl Regexp {
         found.map_err(failed)
     }
 
+    /// Searches in a subject that [`Regexp::subject`] of this regular expression has prepared.
     pub(super) fn search(
         &self,
         vm: &Vm,
-        subject: &[u8],
+        subject: &Subject<'_>,
         start: usize,
     ) -> Result<Option<Groups>, Leave> {
+        vm.check_time()?;
         let before = meter::held();
         let found = self.find(subject, start)?;
         // The memory of the returned groups is not charged to the VM, since the caller soon frees it.
@@ -206,8 +224,8 @@ impl Regexp {
         Ok(found)
     }
 
-    fn find(&self, subject: &[u8], start: usize) -> Result<Option<Groups>, Leave> {
-        if start > subject.len() {
+    fn find(&self, subject: &Subject<'_>, start: usize) -> Result<Option<Groups>, Leave> {
+        if start > subject.octets.len() {
             return Ok(None);
         }
         let whole = |range: std::ops::Range<usize>| vec![Some((range.start, range.end))];
@@ -224,20 +242,25 @@ impl Regexp {
             }),
             (None, _) => {
                 let engine = self.for_octets()?;
-                engine.captures_from_pos(subject, start).map(|found| {
-                    found.map(|found| {
-                        let groups = found.iter();
-                        groups.map(|g| g.map(|g| (g.start(), g.end()))).collect()
+                engine
+                    .captures_from_pos(subject.octets, start)
+                    .map(|found| {
+                        found.map(|found| {
+                            let groups = found.iter();
+                            groups.map(|g| g.map(|g| (g.start(), g.end()))).collect()
+                        })
                     })
-                })
             }
         };
         found.map_err(failed)
     }
 
-    pub(super) fn group(&self, name: &str) -> Option<usize> {
-        let mut names = self.names.iter();
-        names.find(|known| known.0 == name).map(|known| known.1)
+    /// The number of the group with this name: of several, the last one that took part in the match, or else the last one.
+    pub(super) fn group(&self, name: &str, matched: &Groups) -> Option<usize> {
+        let named = self.names.iter().filter(|known| known.0 == name);
+        let numbers = || named.clone().map(|known| known.1);
+        let has_matched = |number: &usize| matched.get(*number).is_some_and(Option::is_some);
+        numbers().rfind(has_matched).or_else(|| numbers().next_back())
     }
 }
 

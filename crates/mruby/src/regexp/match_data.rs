@@ -104,7 +104,8 @@ fn group_of(vm: &Vm, data: Value, index: Value) -> Result<Option<usize>, Leave> 
     let name = with_subject(vm, index, |name| {
         Ok(String::from_utf8_lossy(name).into_owned())
     })?;
-    let group = with_regexp(vm, regexp, |regexp| Ok(regexp.group(&name)))?;
+    let groups = vm.with_object(data, |data: &Match| data.groups.clone())?;
+    let group = with_regexp(vm, regexp, |regexp| Ok(regexp.group(&name, &groups)))?;
     group.map(Some).ok_or_else(|| {
         Leave::New(
             "IndexError",

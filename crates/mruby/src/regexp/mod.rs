@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::{Call, Kind, Leave, Rooted, Value, Vm};
 use engine::{EXTENDED, IGNORECASE, MULTILINE, OCTETS, Regexp, embedded, escape, inspect};
 use match_data::{Match, define_match, new_match, set_last};
-use strings::{replace, scan, split};
+use strings::{replace, scan, search_some, split};
 
 /// Maximum number of compiled patterns that are cached for each set of flags.
 const MOST_KEPT: usize = 512;
@@ -189,7 +189,9 @@ pub(crate) fn forget_kept(vm: &Vm) {
 /// Searches without setting global variables. Returns a `MatchData` or nil.
 fn find(vm: &Vm, regexp: Value, subject: Value, start: usize) -> Result<Value, Leave> {
     let groups = with_regexp(vm, regexp, |regexp| {
-        with_subject(vm, subject, |text| regexp.search(vm, text, start))
+        with_subject(vm, subject, |text| {
+            regexp.search(vm, &regexp.subject(text), start)
+        })
     })?;
     groups.map_or(Ok(Value::nil()), |groups| {
         new_match(vm, regexp, subject, groups)
@@ -375,13 +377,7 @@ fn define_regexp(vm: &Vm, regexp: Value) -> Result<(), Value> {
     vm.define(regexp, "to_s", |vm, call| {
         with_regexp(vm, call.receiver, |regexp| Ok(vm.string(embedded(regexp))?))
     })?;
-    vm.define(regexp, "__search", |vm, call| {
-        let [subject, start] = call.arguments.exactly()?;
-        match start_of(vm, subject, start)? {
-            Some(start) => find(vm, call.receiver, subject, start),
-            None => Ok(Value::nil()),
-        }
-    })?;
+    vm.define(regexp, "__search_some", search_some)?;
     vm.define(regexp, "__replace", replace)?;
     vm.define(regexp, "__scan", scan)?;
     vm.define(regexp, "__split", split)

@@ -28,7 +28,7 @@ fn expand(out: &mut Vec<u8>, replacement: &[u8], text: &[u8], groups: &Groups, r
                 match rest.iter().position(|octet| *octet == b'>') {
                     Some(close) => {
                         let name = String::from_utf8_lossy(&rest[2..close]);
-                        let number = name.parse().ok().or_else(|| regexp.group(&name));
+                        let number = name.parse().ok().or_else(|| regexp.group(&name, groups));
                         (number.map_or(&[], group), close + 1)
                     }
                     None => (b"\\", 0),
@@ -52,7 +52,8 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
             let mut out = Vec::new();
             let (mut start, mut done) = (0, 0);
             let mut last: Option<Groups> = None;
-            while let Some(groups) = regexp.search(vm, text, start)? {
+            let prepared = regexp.subject(text);
+            while let Some(groups) = regexp.search(vm, &prepared, start)? {
                 let range = groups.first().copied().flatten().unwrap_or_default();
                 // Because of `\K`, a match can start before the end of the previous match: no text is copied twice then.
                 let from = range.0.max(done);
@@ -77,11 +78,19 @@ pub(super) fn replace(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     Ok(vm.string(out)?)
 }
 
-/// All matches in a text.
-fn all(vm: &Vm, regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
+/// The matches in a text from octet `start` on, at most `most`.
+fn all(
+    vm: &Vm,
+    regexp: &Regexp,
+    text: &[u8],
+    mut start: usize,
+    most: usize,
+) -> Result<Vec<Groups>, Leave> {
+    let prepared = regexp.subject(text);
     let mut found = Vec::new();
-    let mut start = 0;
-    while let Some(groups) = regexp.search(vm, text, start)? {
+    while found.len() < most
+        && let Some(groups) = regexp.search(vm, &prepared, start)?
+    {
         let range = groups.first().copied().flatten().unwrap_or_default();
         start = after(text, range).max(start + usize::from(range.0 == range.1));
         found.push(groups);
@@ -89,11 +98,34 @@ fn all(vm: &Vm, regexp: &Regexp, text: &[u8]) -> Result<Vec<Groups>, Leave> {
     Ok(found)
 }
 
+/// `__search_some(text, start, most)` in Ruby: an Array of the matches from octet `start` on, at most `most`.
+pub(super) fn search_some(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
+    let [subject, start, most] = call.arguments.exactly()?;
+    let number = |value: Value| {
+        let number = value
+            .as_integer()
+            .and_then(|number| usize::try_from(number).ok());
+        number.ok_or_else(|| Leave::type_error("the position is no Integer"))
+    };
+    let (start, most) = (number(start)?, number(most)?);
+    let found = with_regexp(vm, call.receiver, |regexp| {
+        with_subject(vm, subject, |text| all(vm, regexp, text, start, most))
+    })?;
+    let array = vm.array(&[])?;
+    for groups in found {
+        vm.scope(|| {
+            let data = new_match(vm, call.receiver, subject, groups)?;
+            Ok::<_, Leave>(vm.push(array, data)?)
+        })?;
+    }
+    Ok(array)
+}
+
 /// `__scan(text)` in Ruby: an Array of the matches as Strings, or as Arrays of their groups if the pattern has groups.
 pub(super) fn scan(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject] = call.arguments.exactly()?;
     let found = with_regexp(vm, call.receiver, |regexp| {
-        with_subject(vm, subject, |text| all(vm, regexp, text))
+        with_subject(vm, subject, |text| all(vm, regexp, text, 0, usize::MAX))
     })?;
     let array = vm.array(&[])?;
     for groups in &found {
@@ -126,8 +158,9 @@ pub(super) fn split(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         with_subject(vm, subject, |text| {
             let mut parts = Vec::new();
             let (mut begin, mut start, mut count) = (0, 0, 1);
+            let prepared = regexp.subject(text);
             while limit <= 0 || count < limit {
-                let Some(groups) = regexp.search(vm, text, start)? else {
+                let Some(groups) = regexp.search(vm, &prepared, start)? else {
                     break;
                 };
                 let range = groups.first().copied().flatten().unwrap_or_default();

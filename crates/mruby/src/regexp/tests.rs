@@ -1,6 +1,7 @@
 //! Tests of patterns as scripts use them.
 
-use crate::tests::{evaluate, vm};
+use crate::Options;
+use crate::tests::{evaluate, vm, vm_with};
 
 /// Runs each script in a VM of its own, because global variables such as `$~` keep their values until the VM is closed.
 fn expect(cases: &[(&str, &str)]) {
@@ -330,6 +331,47 @@ fn a_pattern_that_is_refused_says_why() {
     ] {
         let got = evaluate(&vm, text);
         assert!(got.contains(reason), "{text} gave {got}");
+    }
+}
+
+#[test]
+fn of_groups_with_the_same_name_the_last_that_matched_counts() {
+    expect(&[
+        (r"'b'.match(/(?<x>a)|(?<x>b)/)[:x]", r#""b""#),
+        (r"'a'.match(/(?<x>a)|(?<x>b)/)[:x]", r#""a""#),
+        (r"'b'[/(?<x>a)|(?<x>b)/, 'x']", r#""b""#),
+        (r"'foo'.match(/(?<a>f)(?<a>o)/)[:a]", r#""o""#),
+        (r"'ab'.gsub(/(?<x>a)|(?<x>b)/, '[\k<x>]')", r#""[a][b]""#),
+        (r"'c'.match(/(?<x>a)|(?<x>b)|c/)[:x]", "nil"),
+    ]);
+}
+
+/// With a check of the whole text for each match, each of these would take minutes.
+#[test]
+fn long_texts_take_linear_time() {
+    expect(&[
+        (r#"$text = "a\r\n" * 200_000 + 'é'; $text.size"#, "600002"),
+        (r"$text.gsub(/\r\n/, '').size", "200002"),
+        (r"$text.gsub(/\r\n/) { '' }.size", "200002"),
+        (r"$text.scan(/a/).size", "200000"),
+        (r"n = 0; $text.scan(/a/) { n += 1 }; n", "200000"),
+        (r"$text.split(/\r\n/).size", "200001"),
+    ]);
+}
+
+#[test]
+fn searches_in_native_code_are_interrupted() {
+    let vm = vm_with(Options {
+        time_limit: std::time::Duration::from_millis(20),
+        ..Options::default()
+    });
+    for text in [
+        "('a' * 10_000_000).gsub(/a/, 'b').size",
+        "('a' * 10_000_000).scan(/a/).size",
+        "('a' * 10_000_000).split(/a/).size",
+    ] {
+        let got = evaluate(&vm, text);
+        assert!(got.contains("(H2O::TimeLimitError)"), "{text}: {got}");
     }
 }
 

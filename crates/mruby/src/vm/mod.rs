@@ -668,7 +668,7 @@ impl Vm {
 
     /// Runs a full garbage collection.
     pub fn collect(&self) {
-        let _ = self.run(Op::Collect, |_| ());
+        let _ = self.run(Op::Collect, |work| work.watch = self.watched.watch);
     }
 
     /// Bytes of memory that Ruby's objects, code and compiled regular expressions use.
@@ -682,6 +682,23 @@ impl Vm {
     pub fn memory_limit(&self) -> usize {
         // SAFETY: no thread writes the limit.
         unsafe { (*self.memory.get()).limit }
+    }
+
+    /// Checks whether the running script has run for too long. A function in Rust that may work for long calls this from time to time:
+    /// the script itself is interrupted only between two instructions.
+    ///
+    /// # Errors
+    /// The exception of the time limit.
+    pub(crate) fn check_time(&self) -> Result<(), Leave> {
+        // SAFETY: the record lives as long as the VM.
+        if unsafe { ffi::shim_watch_is_overdue(self.watched.watch) } == 0 {
+            return Ok(());
+        }
+        let interrupts = self.interrupts.borrow();
+        let [time, _] = interrupts
+            .as_ref()
+            .ok_or_else(|| Leave::runtime("the script was stopped"))?;
+        Err(Leave::Raise(time.value()))
     }
 
     /// Adds bytes that Rust has allocated on behalf of a script to the VM's memory. If the memory comes close to its limit, the running
