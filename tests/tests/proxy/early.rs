@@ -170,17 +170,18 @@ fn an_upload_is_not_cut_when_its_backend_has_answered_and_reads_on() {
     }
 }
 
+fn send_chunk(client: &mut Raw, chunk: &[u8]) {
+    client.send(format!("{:x}\r\n", chunk.len()));
+    client.send(chunk);
+    client.send("\r\n");
+}
+
 /// Like [`upload`], with a client of HTTP/1, which then sends another request on the same connection.
 fn upload_over_http1(server: &Server, status: &str, body: &str, open: &Sender<()>) {
     let content = pattern(600_000);
     let (first, rest) = content.split_at(10_000);
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let send_chunk = |client: &mut Raw, chunk: &[u8]| {
-        client.send(format!("{:x}\r\n", chunk.len()));
-        client.send(chunk);
-        client.send("\r\n");
-    };
     send_chunk(&mut client, first);
     client.read_until(format!("HTTP/1.1 {status}").as_bytes());
     client.read_until(format!("\r\n\r\n{body}").as_bytes());
@@ -258,4 +259,61 @@ fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
         client.answer(1).reset.is_some()
     });
     assert_eq!(client.ask(3, &get("/")).text(), "other");
+}
+
+#[test]
+fn a_compressed_answer_ends_before_the_upload_behind_it_does() {
+    let content = pattern(600_000);
+    let (first, rest) = content.split_at(10_000);
+    let body = "text ".repeat(100);
+    for answer in [
+        format!("content-length: 500\r\n\r\n{body}"),
+        format!("transfer-encoding: chunked\r\n\r\n1f4\r\n{body}\r\n0\r\n\r\n"),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n{answer}");
+        for is_http2 in [true, false] {
+            let (open, pass) = gate();
+            let (read, seen) = channel();
+            let backend = over_http1(answer.clone(), pass, read);
+            let server = proxy(&format!("{PATIENT}\ncompress: ON"), &backend);
+            if is_http2 {
+                let mut client = Http2::open(server.port(), &[]);
+                let head = encode(&[
+                    (":method", "POST"),
+                    (":scheme", "http"),
+                    (":path", "/"),
+                    (":authority", "www.example.com"),
+                    ("accept-encoding", "gzip"),
+                ]);
+                client.send_frames(&[
+                    Frame::request_with_content(1, head),
+                    Frame::data(1, 0, first),
+                ]);
+                client.read_until("the end of the answer", |client| client.answer(1).is_ended);
+                let coding = client
+                    .answer(1)
+                    .field("content-encoding")
+                    .map(str::to_owned);
+                assert_eq!(coding.as_deref(), Some("gzip"));
+                open.send(()).unwrap_or_default();
+                send_rest(&mut client, rest);
+            } else {
+                let mut client = server.connect();
+                client.send(
+                    "POST / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+                );
+                send_chunk(&mut client, first);
+                client.read_until(b"content-encoding: gzip");
+                client.read_until(b"\r\n0\r\n\r\n");
+                open.send(()).unwrap_or_default();
+                send_chunk(&mut client, rest);
+                client.send("0\r\n\r\n");
+            }
+            let seen = seen.recv().ok().flatten();
+            assert!(
+                seen.is_some_and(|seen| seen == content),
+                "{answer} {is_http2}"
+            );
+        }
+    }
 }

@@ -29,6 +29,9 @@ pub(super) struct CompressedBody {
     left: Option<u64>,
     /// The turn of the event loop in which a piece was compressed last.
     turn: u64,
+    /// Whether the source has reported its end. It may do so later than all of the body is compressed, since it still passes the
+    /// request's body on.
+    is_source_over: bool,
 }
 
 enum Stage {
@@ -62,6 +65,7 @@ impl CompressedBody {
             output: Bytes::new(),
             left: len,
             turn: u64::MAX,
+            is_source_over: false,
         }
     }
 
@@ -81,6 +85,10 @@ impl CompressedBody {
                     return Poll::Ready(Err(wrong_length("shorter")));
                 }
                 Poll::Ready(None) => {
+                    self.is_source_over = true;
+                    return Poll::Ready(Ok((self.input.split().freeze(), Operation::Finish)));
+                }
+                Poll::Pending if self.left == Some(0) || self.source.is_complete() => {
                     return Poll::Ready(Ok((self.input.split().freeze(), Operation::Finish)));
                 }
                 Poll::Pending if self.input.is_empty() && !self.is_holding => {
@@ -107,6 +115,23 @@ impl CompressedBody {
             self.input.extend_from_slice(&piece);
             if self.input.len() >= uncopied {
                 return Poll::Ready(Ok((self.input.split().freeze(), Operation::Continue)));
+            }
+        }
+    }
+
+    /// Polls the source after the end of the body: it may still have to pass the rest of the request's body on.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        match self.source.poll_next(context, 1) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(piece))) if piece.is_empty() => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(_))) => Poll::Ready(Some(Err(wrong_length("longer")))),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
+            Poll::Ready(None) => {
+                self.is_source_over = true;
+                Poll::Ready(None)
             }
         }
     }
@@ -161,7 +186,8 @@ impl BodySource for CompressedBody {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         while self.output.is_empty() {
             match std::mem::replace(&mut self.stage, Stage::Ended) {
-                Stage::Ended => return Poll::Ready(None),
+                Stage::Ended if self.is_source_over => return Poll::Ready(None),
+                Stage::Ended => return self.poll_rest(context),
                 Stage::Away(mut task, operation) => {
                     let Poll::Ready(done) = Pin::new(&mut task).poll(context) else {
                         self.stage = Stage::Away(task, operation);
@@ -192,6 +218,10 @@ impl BodySource for CompressedBody {
 
     fn trailers(&mut self) -> Trailers {
         self.source.trailers()
+    }
+
+    fn is_complete(&self) -> bool {
+        matches!(self.stage, Stage::Ended) && self.output.is_empty()
     }
 
     fn poll_ahead(&mut self, context: &mut Context<'_>) {

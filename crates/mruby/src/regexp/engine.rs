@@ -260,7 +260,9 @@ impl Regexp {
         let named = self.names.iter().filter(|known| known.0 == name);
         let numbers = || named.clone().map(|known| known.1);
         let has_matched = |number: &usize| matched.get(*number).is_some_and(Option::is_some);
-        numbers().rfind(has_matched).or_else(|| numbers().next_back())
+        numbers()
+            .rfind(has_matched)
+            .or_else(|| numbers().next_back())
     }
 }
 
