@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use h2o_tests::certs::{self, Key};
-use h2o_tests::{Folder, Setup, binary, free_port, run};
+use h2o_tests::{Folder, Setup, binary, eventually, free_port, run};
 
 struct Mistake<'a> {
     name: &'a str,
@@ -83,6 +83,40 @@ fn the_ports_of_a_running_server_are_not_called_taken() {
         &["-t", "--strict", "-c", &file],
     );
     assert_eq!((output.code, &*output.stderr), (0, ""));
+}
+
+/// A supervisor that passes its sockets to the server has them open, too.
+#[test]
+fn the_ports_that_a_supervisor_has_passed_to_a_server_are_not_called_taken() {
+    let folder = Folder::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("the socket is bound").port();
+    let config = folder.write(
+        "h2o.conf",
+        format!("listen: {{ host: 127.0.0.1, port: {port} }}\nhosts: {{ default: {{ paths: {{ /: {{ file.dir: /srv }} }} }} }}\n"),
+    );
+    let config = config.display().to_string();
+    let inherited = rustix::io::fcntl_dupfd_cloexec(&listener, 50).expect("a descriptor is free");
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())
+        .expect("the descriptor is open");
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited);
+    let mut server = std::process::Command::new(binary())
+        .args(["-c", &config])
+        .env("SERVER_STARTER_PORT", format!("127.0.0.1:{port}={number}"))
+        .spawn()
+        .expect("the server can be run");
+    drop(inherited);
+    eventually("the server", || {
+        let url = format!("http://127.0.0.1:{port}/");
+        (run("curl", &["-s", "-m", "5", &url]).code == 0).then_some(())
+    });
+    let output = run(&binary().display().to_string(), &["-t", "-c", &config]);
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(
+        !output.stderr.contains("Address already in use"),
+        "{output}"
+    );
 }
 
 #[test]

@@ -839,3 +839,43 @@ fn no_new_connection_over_http3_waits_for_a_generation_that_was_killed() {
     server.wait_for_message(&format!("worker {second} "));
     talk(&server, "files");
 }
+
+/// The workers report the same, but with `-m daemon` nobody sees their standard error.
+#[test]
+fn a_supervisor_warns_of_what_its_workers_will_lack() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root becomes another user");
+        return;
+    }
+    let folder = Folder::new();
+    let directory = folder.make_dir("private");
+    fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("the test owns the file");
+    let config = format!(
+        "listen: {{ host: 127.0.0.1, port: {} }}\ntemp-buffer-path: @DIR@/private\naccess-log: @DIR@/none/log\n{PATHS}",
+        free_port()
+    );
+    let directory = folder.name_of("");
+    let config = folder.write(
+        "h2o.conf",
+        config.replace("@DIR@", directory.trim_end_matches('/')),
+    );
+    let mut supervisor = Command::new(binary())
+        .args(["-m", "master", "-c"])
+        .arg(&config)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the server can be run");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(
+        supervisor.stderr.take().expect("standard error is a pipe"),
+    ));
+    let first: Vec<String> = lines.by_ref().take(2).flatten().collect();
+    send(supervisor.id(), Signal::KILL);
+    let _ = supervisor.wait();
+    let text = first.join("\n");
+    for want in [
+        "[warning] temp-buffer-path: user nobody may not write into ",
+        "/none (column 13; create it, or correct the path)",
+    ] {
+        assert!(text.contains(want), "{text}");
+    }
+}

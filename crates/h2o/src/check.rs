@@ -1,5 +1,6 @@
 //! `-m test`, and the checks of a configuration that it shares with other run modes.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -54,14 +55,41 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
 /// the terminal; the workers write them to their log, too.
 pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     let settings = loaded.settings();
-    privileges::running_user(&settings)?;
-    for warning in &loaded.warnings {
+    let user = privileges::running_user(&settings)?;
+    let mut warnings = loaded.warnings.clone();
+    warnings.extend(loaded.inspect_as_starting_user());
+    warnings.extend(loaded.inspect_resources());
+    warnings.extend(check_loader(loaded));
+    check_temp_buffer_path(&settings)?;
+    warnings.extend(user.and_then(|user| check_temp_files_of(&user, &settings)));
+    for warning in &warnings {
         report_plainly(warning);
     }
-    if let Some(warning) = check_loader(loaded) {
-        report_plainly(&warning);
+    Ok(())
+}
+
+/// Returns a warning if the user that the workers run as may not write into the directory for temporary files: then they do not start. This
+/// process keeps the rights of the starting user, so another one looks.
+fn check_temp_files_of(user: &User, settings: &ServerSettings) -> Option<String> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return None;
     }
-    check_temp_buffer_path(&settings)
+    let path = &settings.temp_buffer_path;
+    let looked = Command::new("/bin/sh")
+        .args(["-c", r#"test -w "$1" && test -x "$1""#, "sh"])
+        .arg(path)
+        .uid(user.uid.as_raw())
+        .gid(user.gid.as_raw())
+        .stdin(Stdio::null())
+        .status();
+    let may_write = looked.map_or(true, |status| status.success());
+    (!may_write).then(|| {
+        format!(
+            "[warning] temp-buffer-path: user {} may not write into {}, so no worker starts",
+            user.name,
+            path.display()
+        )
+    })
 }
 
 /// How long the program that `loader` of `acme` names may take when it is run with `--check`.

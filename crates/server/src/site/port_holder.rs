@@ -47,7 +47,8 @@ impl PortOf {
     }
 }
 
-/// Finds the process that listens on `address`. Returns `None` if this process lacks the rights to find it.
+/// Finds the process that listens on `address`. If several have the socket, because one has passed it to the others, the result is this
+/// process, or else one that runs the same program. Returns `None` if this process lacks the rights to find it.
 pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHolder> {
     let inode = port_of
         .tables()
@@ -55,17 +56,30 @@ pub(crate) fn port_holder(address: SocketAddr, port_of: PortOf) -> Option<PortHo
         .find_map(|table| find_listener(&fs::read_to_string(table).ok()?, address, port_of))?;
     let socket = format!("socket:[{inode}]");
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    let pid = processes
+    let holders = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .find(|pid| has_open(*pid, &socket))?;
-    let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-    let name = name_of(&pid.to_string())?;
-    let is_same_file = || Some(program_file(&pid.to_string())? == program_file("self")?);
-    Some(PortHolder {
-        pid,
-        is_same_program: name_of("self").as_ref() == Some(&name) || is_same_file() == Some(true),
-        name: name.trim_end().to_owned(),
-    })
+        .filter(|pid| has_open(*pid, &socket))
+        .filter_map(PortHolder::of);
+    holders.max_by_key(|holder| (holder.pid == std::process::id(), holder.is_same_program))
+}
+
+impl PortHolder {
+    fn of(pid: u32) -> Option<Self> {
+        let name_of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+        let name = name_of(&pid.to_string())?;
+        let is_same_file = || Some(program_file(&pid.to_string())? == program_file("self")?);
+        Some(Self {
+            pid,
+            is_same_program: name_of("self").as_ref() == Some(&name)
+                || is_same_file() == Some(true),
+            name: name.trim_end().to_owned(),
+        })
+    }
+
+    /// Whether the process is the first of the system, such as systemd, which has opened the port to pass it to a service.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.pid == 1
+    }
 }
 
 /// The path of the file that a process executes, also if the file has been replaced since the process started.

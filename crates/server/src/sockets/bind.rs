@@ -288,11 +288,12 @@ pub(crate) fn probe(listeners: &Listeners, settings: &ServerSettings) -> Vec<Err
                 }
             };
             // Two errors are no failure: the port may need the rights of root, who starts the server later, or the running server
-            // itself has the port. Only root sees which process has a port of another user: for others it may be the running server.
+            // itself has the port, or systemd, which passes it to the server. Only root sees which process has a port of another
+            // user: for others it may be the running server.
             let may_be_ours = || {
                 let holder = port_holder(address, listener.transport());
                 holder.map_or(!rustix::process::geteuid().is_root(), |holder| {
-                    holder.is_same_program
+                    holder.is_same_program || holder.is_first()
                 })
             };
             if error.kind() == io::ErrorKind::PermissionDenied || may_be_ours() {
