@@ -104,11 +104,7 @@ pub(crate) fn text_argument(vm: &Vm, value: Value) -> Result<Vec<u8>, Leave> {
     if value.kind() == Kind::String {
         return Ok(vm.bytes(value).unwrap_or_default());
     }
-    let what = if value.is_nil() {
-        "nil".to_owned()
-    } else {
-        vm.class_name(value)
-    };
+    let what = vm.name_in_messages(value);
     Err(Leave::type_error(format!(
         "{what} cannot be converted to String"
     )))

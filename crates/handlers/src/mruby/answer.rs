@@ -185,11 +185,7 @@ fn read_status(vm: &Vm, value: Value) -> Result<StatusCode, Leave> {
         )]
         Kind::Float => value.as_float().map(|number| number as i64),
         _ => {
-            let shown = if value.is_nil() {
-                "nil".into()
-            } else {
-                vm.class_name(value)
-            };
+            let shown = vm.name_in_messages(value);
             return Err(Leave::type_error(format!(
                 "{shown} cannot be converted to Integer"
             )));

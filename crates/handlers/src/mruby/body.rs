@@ -139,7 +139,7 @@ pub(super) fn define(vm: &Vm, module: Value) -> Result<(), Value> {
     vm.define(class, "write", |vm, call| {
         let [chunk] = call.arguments.exactly()?;
         if chunk.kind() != Kind::String {
-            let class = vm.class_name(chunk);
+            let class = vm.name_in_messages(chunk);
             return Err(Leave::type_error(format!(
                 "{class} cannot be converted to String"
             )));

@@ -198,7 +198,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     vm.define(hints, "call", |vm, call| {
         let [headers] = call.arguments.exactly()?;
         if headers.kind() != Kind::Hash {
-            let class = vm.class_name(headers);
+            let class = vm.name_in_messages(headers);
             return Err(Leave::type_error(format!(
                 "{class} cannot be converted to Hash"
             )));

@@ -186,7 +186,7 @@ class InputStream
   PIECE = 65536
 
   def initialize(text)
-    raise TypeError, "#{text.class} cannot be converted to String" unless text.is_a?(String)
+    raise TypeError, "#{text.nil? ? "nil" : text.class} cannot be converted to String" unless text.is_a?(String)
     @text = text.dup
     @size = @text.bytesize
     @pos = 0

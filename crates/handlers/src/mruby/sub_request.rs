@@ -108,7 +108,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     vm.define(app, "request", |vm, call| {
         let [env] = call.arguments.exactly()?;
         if env.kind() != Kind::Hash {
-            let class = vm.class_name(env);
+            let class = vm.name_in_messages(env);
             let text = format!("{class} cannot be converted to Hash");
             return Err(Leave::type_error(text));
         }

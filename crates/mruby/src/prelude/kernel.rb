@@ -189,7 +189,7 @@ class Array
     directives = H2O::BitStrings.directives(template).map do |letter, text, count|
       if H2O::BitStrings.is?(letter)
         raise ArgumentError, "too few arguments" if at >= objects.size
-        raise TypeError, "#{objects[at].class} cannot be converted to String" unless objects[at].is_a?(String)
+        raise TypeError, "#{objects[at].nil? ? "nil" : objects[at].class} cannot be converted to String" unless objects[at].is_a?(String)
         objects[at] = H2O::BitStrings.write(objects[at], letter, count)
         text = "a*"
       end

@@ -65,7 +65,7 @@ fn with_subject<T>(
     read: impl FnOnce(&[u8]) -> Result<T, Leave>,
 ) -> Result<T, Leave> {
     vm.with_bytes(value, read).unwrap_or_else(|| {
-        let class = vm.class_name(value);
+        let class = vm.name_in_messages(value);
         Err(Leave::type_error(format!(
             "no implicit conversion of {class} into String"
         )))
@@ -232,7 +232,7 @@ fn pattern_of(vm: &Vm, value: Value) -> Result<Value, Leave> {
     if value.kind() == Kind::String {
         return Ok(vm.call(class, "compile", &[value])?);
     }
-    let class = vm.class_name(value);
+    let class = vm.name_in_messages(value);
     Err(Leave::type_error(format!(
         "wrong argument type {class} (expected Regexp)"
     )))

@@ -335,6 +335,24 @@ fn a_pattern_that_is_refused_says_why() {
 }
 
 #[test]
+fn what_is_no_pattern_is_called_as_ruby_calls_it() {
+    expect(&[
+        (
+            "'a'.match(nil)",
+            "raised wrong argument type nil (expected Regexp) (TypeError)",
+        ),
+        (
+            "/a/.match?(1)",
+            "raised no implicit conversion of Integer into String (TypeError)",
+        ),
+        (
+            "'a'.gsub(/a/, nil)",
+            "raised no implicit conversion of nil into String (TypeError)",
+        ),
+    ]);
+}
+
+#[test]
 fn of_groups_with_the_same_name_the_last_that_matched_counts() {
     expect(&[
         (r"'b'.match(/(?<x>a)|(?<x>b)/)[:x]", r#""b""#),

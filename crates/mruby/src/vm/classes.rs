@@ -176,6 +176,17 @@ impl Vm {
         String::from_utf8_lossy(&name).into_owned()
     }
 
+    /// What messages about a value of the wrong kind call it: `nil`, `true`, `false`, or the name of its class.
+    #[must_use]
+    pub fn name_in_messages(&self, value: Value) -> String {
+        match value.kind() {
+            Kind::Nil => "nil".to_owned(),
+            Kind::True => "true".to_owned(),
+            Kind::False => "false".to_owned(),
+            _ => self.class_name(value),
+        }
+    }
+
     // ---- Ruby objects that own data of Rust ----
 
     /// A new object of a class from [`Vm::object_class`] that owns `object`. The garbage collector drops `object` at any

@@ -248,7 +248,10 @@ impl Vm {
         }
         Err(self.exception(
             "TypeError",
-            &format!("{} cannot be converted to {kind:?}", self.class_name(value)),
+            &format!(
+                "{} cannot be converted to {kind:?}",
+                self.name_in_messages(value)
+            ),
         ))
     }
 
