@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use h2o_config::{Error, Level, Node, Registry};
+use h2o_config::{Command, Error, Level, Node, Registry};
 
 use crate::{
     EnvCommands, Filter, Handler, Host, HostName, LocalSite, Logger, PathRoute, Setting,
@@ -209,6 +210,13 @@ impl Scope {
     /// Adds a warning at the position of `error` in the configuration.
     pub fn warn(&mut self, error: &Error) {
         self.warnings.push(error.to_warning());
+    }
+
+    /// Adds a warning if a time limit is 0, which ends everything at once; many people write it for "no limit". `text` says what ends.
+    pub fn warn_of_no_time(&mut self, command: &Command<'_>, limit: Duration, text: &str) {
+        if limit.is_zero() {
+            self.warn(&command.error(text).with_hint("write a longer time"));
+        }
     }
 
     /// Executes the directives that `mapping` contains at this level.

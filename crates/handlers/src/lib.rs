@@ -32,6 +32,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod throttle;
+mod time_limit;
 mod trusted_proxies;
 mod turns;
 mod version;

@@ -72,6 +72,14 @@ impl fmt::Display for CloseReason {
             Self::Version => {
                 formatter.write_str("client and server have no QUIC version in common")
             }
+            Self::PeerError { code, reason } if (0x100..0x200).contains(code) => {
+                // RFC 9001 §4.8: the code is that of a TLS alert.
+                let (alert, reason) = (code - 0x100, own_words(reason));
+                write!(
+                    formatter,
+                    "the TLS handshake failed (alert {alert}): {reason}"
+                )
+            }
             Self::PeerError { code, reason } => {
                 write!(
                     formatter,
@@ -100,6 +108,17 @@ impl fmt::Display for CloseReason {
     }
 }
 
+/// The text that a verifier of certificates has put into an error of the TLS library, which shows it within the names of its types; other
+/// texts as they are.
+fn own_words(reason: &str) -> &str {
+    let inner = reason
+        .split_once("Other(OtherError(")
+        .map(|(_, inner)| inner);
+    inner
+        .and_then(|inner| inner.strip_suffix("))"))
+        .unwrap_or(reason)
+}
+
 /// Why a connection cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectError {
@@ -121,3 +140,22 @@ impl fmt::Display for ConnectError {
 }
 
 impl Error for ConnectError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_certificate_is_told_without_the_names_of_types() {
+        let reason =
+            "invalid peer certificate: Other(OtherError(self-signed certificate))".to_owned();
+        let closed = CloseReason::PeerError {
+            code: 0x12e,
+            reason,
+        };
+        assert_eq!(
+            closed.to_string(),
+            "the TLS handshake failed (alert 46): self-signed certificate"
+        );
+    }
+}

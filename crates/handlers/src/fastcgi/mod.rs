@@ -10,7 +10,7 @@ mod spawn;
 use std::path::Path;
 use std::time::Duration;
 
-use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Unit};
+use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_exchange::Scope;
 use h2o_http::Scheme;
 use h2o_upstream::{BackendHost, BackendUrl, Balancing, FastcgiTarget, HealthCheck, Upstream};
@@ -18,6 +18,7 @@ use h2o_upstream::{BackendHost, BackendUrl, Balancing, FastcgiTarget, HealthChec
 use crate::proxy::Upstreams;
 use crate::proxy::health_policy::{self, CheckSettings};
 use crate::proxy::settings::{ProxySettings, Timeouts};
+use crate::time_limit::{milliseconds, time_limit};
 use handler::FastcgiHandler;
 
 /// Longest path of a Unix socket in bytes (`sun_path`), without the terminating zero.
@@ -84,7 +85,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "How long a connection may take to open, and how long a wait for the application may last. Also sets \
          `fastcgi.timeout.connect` and `fastcgi.timeout.first_byte`, unless they are set at the same level.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
             timeouts.set_io(command.level, limit);
             Ok(())
@@ -96,7 +97,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "`fastcgi.timeout.io`",
         "Not in H2O: how long connecting may take, the look-up of the name and all attempts together.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
             timeouts.set_connect(command.level, limit);
             Ok(())
@@ -108,7 +109,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "`fastcgi.timeout.io`",
         "Not in H2O: how long the first byte of a response may take once the request is sent.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             let timeouts = &mut scope.edit::<FastcgiSettings>().timeouts;
             timeouts.set_first_byte(command.level, limit);
             Ok(())
@@ -224,13 +225,6 @@ const SPAWN: [Attribute; 2] = [
         "The user as which the command runs. For another user than that of the server, the server must be started by root.",
     ),
 ];
-
-fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
-    let millis = command
-        .node
-        .quantity(Unit::Milliseconds, "%lu", 0..=u64::MAX)?;
-    Ok(Duration::from_millis(millis))
-}
 
 /// The settings of the directives `fastcgi.*` at a configuration level.
 #[derive(Clone, Debug)]

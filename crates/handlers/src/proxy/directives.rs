@@ -16,6 +16,7 @@ use super::health_policy;
 use super::settings::{ProxySettings, TlsRules};
 use super::upstreams::Upstreams;
 use crate::header::{self, Verb};
+use crate::time_limit::{milliseconds, time_limit};
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive {
@@ -47,7 +48,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "Longest time without progress while a request is sent or a response is received. Also sets \
          `proxy.timeout.connect` and `proxy.timeout.first_byte`, unless they are set at the same level.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             settings(scope).timeouts.set_io(command.level, limit);
             Ok(())
         },
@@ -58,7 +59,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "`proxy.timeout.io`",
         "How long connecting may take: the look-up of the name, all attempts and the TLS handshake together.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             settings(scope).timeouts.set_connect(command.level, limit);
             Ok(())
         },
@@ -69,7 +70,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "`proxy.timeout.io`",
         "How long the first byte of a response may take once the request is sent.",
         |scope, command| {
-            let limit = milliseconds(command)?;
+            let limit = time_limit(scope, command)?;
             let timeouts = &mut settings(scope).timeouts;
             timeouts.set_first_byte(command.level, limit);
             Ok(())
@@ -477,13 +478,6 @@ impl Resource for ResolverThreads {
 
 fn settings(scope: &mut Scope) -> &mut ProxySettings {
     scope.edit()
-}
-
-fn milliseconds(command: &Command<'_>) -> Result<Duration, Error> {
-    let limit = command
-        .node
-        .quantity(Unit::Milliseconds, "%lu", 0..=u64::MAX)?;
-    Ok(Duration::from_millis(limit))
 }
 
 fn ratio(command: &Command<'_>) -> Result<u8, Error> {

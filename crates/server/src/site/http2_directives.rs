@@ -21,11 +21,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
          client keeps the flow-control windows closed, or owes the rest of a request body and may not be silent (`client-min-rate`).",
         |scope, command| {
             let limit = seconds(command.node)?;
-            if limit.is_zero() {
-                let text =
-                    "with `0`, each HTTP/2 connection ends as soon as it waits for its client";
-                scope.warn(&command.error(text).with_hint("write a number of seconds"));
-            }
+            let text = "with `0`, each HTTP/2 connection ends as soon as it waits for its client";
+            scope.warn_of_no_time(command, limit, text);
             settings(scope).http2.idle_timeout = limit;
             Ok(())
         },
@@ -283,7 +280,7 @@ mod tests {
         assert_eq!(
             read(["http2-idle-timeout: 0", "", ""]).unwrap().warnings,
             [
-                "[warning] [f:1] in command http2-idle-timeout, with `0`, each HTTP/2 connection ends as soon as it waits for its client (column 21; write a number of seconds)"
+                "[warning] [f:1] in command http2-idle-timeout, with `0`, each HTTP/2 connection ends as soon as it waits for its client (column 21; write a longer time)"
             ]
         );
     }

@@ -273,11 +273,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "How long the PROXY header and the TLS handshake may take together; then the connection is closed.",
         |scope, command| {
             let limit = seconds(command.node)?;
-            if limit.is_zero() {
-                let text =
-                    "with `0`, TLS handshakes that need more than one packet of the client fail";
-                scope.warn(&command.error(text).with_hint("write a number of seconds"));
-            }
+            let text = "with `0`, TLS handshakes that need more than one packet of the client fail";
+            scope.warn_of_no_time(command, limit, text);
             settings(scope).handshake_timeout = limit;
             Ok(())
         },
@@ -540,7 +537,11 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "10",
         "Time from the end of a response, or the start of the connection, until the header block of the next request is complete. So an idle connection is closed after this time.",
         |scope, command| {
-            settings(scope).http1.request_timeout = seconds(command.node)?;
+            let limit = seconds(command.node)?;
+            let text =
+                "with `0`, requests whose header block comes in several packets are not answered";
+            scope.warn_of_no_time(command, limit, text);
+            settings(scope).http1.request_timeout = limit;
             Ok(())
         },
     ),
@@ -550,7 +551,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "5",
         "How long a client may be silent within a request that has begun, or take nothing of a response that is being written.",
         |scope, command| {
-            settings(scope).http1.io_timeout = seconds(command.node)?;
+            let limit = seconds(command.node)?;
+            let text = "with `0`, requests that come in several packets are not answered";
+            scope.warn_of_no_time(command, limit, text);
+            settings(scope).http1.io_timeout = limit;
             Ok(())
         },
     ),

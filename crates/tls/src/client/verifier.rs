@@ -39,8 +39,14 @@ pub(super) struct Verifier {
 }
 
 /// A message for the client and the log, which travels inside an error of rustls.
-#[derive(Debug)]
 pub(super) struct RejectionText(pub(super) &'static str);
+
+/// The library shows the error that it holds by `Debug`.
+impl fmt::Debug for RejectionText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
 
 impl fmt::Display for RejectionText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
