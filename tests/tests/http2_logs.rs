@@ -1,5 +1,6 @@
 //! What access logs and status pages show of HTTP/2.
 
+use h2o_tests::http2::{Frame, Http2, get};
 use h2o_tests::{Server, Setup, curl, eventually, run, run_with_input};
 
 fn start(host: &str) -> Server {
@@ -93,6 +94,17 @@ fn the_access_log_tells_streams_and_priorities() {
         logs(&server, "access-log", lines);
         logs(&server, "parts-log", parts);
     }
+}
+
+/// A browser of Chromium orders its streams in a chain.
+#[test]
+fn the_access_log_tells_the_priority_that_a_response_asks_for() {
+    let server = start("header.add: 'priority: u=1'");
+    let mut client = Http2::open(server.port(), &[]);
+    client.send_frame(&Frame::request_after(1, true, 0, 147, &get("/a.txt")));
+    assert_eq!(client.read_answer(1).status(), 200);
+    drop(client);
+    logs(&server, "access-log", &["/a.txt HTTP/2 1 1:0:147 0:220"]);
 }
 
 #[test]

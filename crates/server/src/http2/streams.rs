@@ -83,7 +83,9 @@ impl Streams for ServerConnection {
         let stream = stream(id);
         // Whether the response is sent before others because of its media type, which the handler has set.
         let is_urgent = exchange.mime.is_some_and(|mime| mime.highest_priority);
-        if is_urgent {
+        // A short response is sent at once, but the log tells its priority, too.
+        let is_scheduled = is_urgent || response.headers.get(Known::Priority).is_some();
+        if is_scheduled {
             self.schedule(stream, scheduling_hint(exchange, &response.headers));
         }
         let head = ResponseHead {
@@ -105,7 +107,7 @@ impl Streams for ServerConnection {
             }
             Body::Empty | Body::Bytes(_) | Body::File(_) | Body::Stream(_) => None,
         };
-        if body_len.is_none() && !is_urgent {
+        if body_len.is_none() && !is_scheduled {
             self.schedule(stream, scheduling_hint(exchange, &response.headers));
         }
         HeadSent { head_len, body_len }
