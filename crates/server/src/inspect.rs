@@ -90,6 +90,9 @@ impl LoadedConfig {
     }
 }
 
+/// How many hosts a warning about a certificate names.
+const MOST_NAMES: usize = 10;
+
 fn validity(certificate: &CertificateInfo, now: i64) -> Option<String> {
     let CertificateInfo {
         file,
@@ -132,7 +135,7 @@ fn names(certificate: &CertificateInfo) -> Option<String> {
         let is_listed = certificate.is_obtained && name.starts_with('*');
         is_public(name) && !is_listed && !certificate.is_for(name)
     };
-    let missing: Vec<String> = certificate
+    let mut missing: Vec<String> = certificate
         .hosts
         .iter()
         .filter(is_missing)
@@ -141,12 +144,18 @@ fn names(certificate: &CertificateInfo) -> Option<String> {
     if missing.is_empty() {
         return None;
     }
+    let others = missing.len().saturating_sub(MOST_NAMES);
+    missing.truncate(MOST_NAMES);
+    let others = match others {
+        0 => String::new(),
+        others => format!(" and {others} more hosts"),
+    };
     let names = match &*certificate.names {
         [] => "it has no names".to_owned(),
         names => format!("its names: {}", names.join(", ")),
     };
     Some(format!(
-        "the certificate in {} is not for {}: clients refuse it ({names})",
+        "the certificate in {} is not for {}{others}: clients refuse it ({names})",
         certificate.file,
         missing.join(", ")
     ))
@@ -227,6 +236,13 @@ mod tests {
             );
             assert_eq!(text, want);
         }
+        let many: Vec<String> = (0..1000).map(|number| format!("{number}.c.test")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let text = super::names(&certificate(&many, &names)).unwrap();
+        assert!(
+            text.contains("`9.c.test` and 990 more hosts: clients refuse it"),
+            "{text}"
+        );
         // A certificate from ACME for a wildcard host has only the names that the configuration lists for the host.
         let obtained = CertificateInfo {
             is_obtained: true,

@@ -128,7 +128,12 @@ fn open_udp(name: &str) -> io::Result<OwnedFd> {
 }
 
 fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            return Err(io::Error::other(
+                "it already exists and is not an unix socket",
+            ));
+        }
         h2o_server::refuse_live_socket(path)?;
         std::fs::remove_file(path)?;
     }
