@@ -212,9 +212,8 @@ impl Vm {
         value: Value,
         read: impl FnOnce(&T) -> R,
     ) -> Result<R, Leave> {
-        self.try_object(value, read).ok_or_else(|| {
-            Leave::type_error("the object has no data of the Rust type that the method needs")
-        })
+        self.try_object(value, read)
+            .ok_or_else(|| Leave::type_error(format!("uninitialized {}", self.class_name(value))))
     }
 
     /// Like [`Vm::with_object`], but `None` if `value` does not own an object of this type.

@@ -1,7 +1,9 @@
 //! Finds hosts that no request can reach by their name.
 
+use std::borrow::Cow;
+
 use h2o_config::{Error, Pos};
-use h2o_exchange::{Endpoint, Host};
+use h2o_exchange::{Endpoint, Host, HostName};
 
 use crate::site::listen::{Listener, ProxyProtocol};
 
@@ -23,6 +25,13 @@ pub(crate) fn unreachable_hosts(
             listener.proxy_protocol != ProxyProtocol::Off
                 || matches!(listener.endpoint, Endpoint::Unix(_))
         };
+        if let Some(above) = shadowing(hosts, index, &own) {
+            let text =
+                format!("the host `{above}`, which is above this one, gets all of its requests");
+            let error = Error::at(pos.clone(), text).in_command("hosts", pos);
+            warnings.push(error.with_hint("write the host with the wildcard below this one"));
+            continue;
+        }
         if own.is_empty() || own.iter().any(is_behind_a_proxy) {
             continue;
         }
@@ -67,9 +76,57 @@ pub(crate) fn unreachable_hosts(
     warnings
 }
 
+/// The host with a wildcard that precedes the host `index` on each of its listeners, and matches all that it matches (H2O compatibility:
+/// the first match in file order wins).
+fn shadowing<'h>(hosts: &'h [Host], index: u32, own: &[&Listener]) -> Option<Cow<'h, str>> {
+    let host = &hosts.get(index as usize)?.name;
+    let precedes = |other: u32, listener: &Listener| {
+        let mut attached = listener.hosts.iter().flatten();
+        attached.find(|host| **host == index || **host == other) == Some(&other)
+    };
+    let above = (0..index).find(|&other| {
+        let wildcard = &hosts[other as usize].name;
+        let suffix = wildcard.name.strip_prefix('*');
+        suffix.is_some_and(|suffix| host.name.len() > suffix.len() && host.name.ends_with(suffix))
+            && wildcard.port == host.port
+            && !own.is_empty()
+            && own.iter().all(|listener| precedes(other, listener))
+    })?;
+    let HostName { name, port } = &hosts[above as usize].name;
+    Some(match port {
+        Some(port) => format!("{name}:{port}").into(),
+        None => Cow::Borrowed(name),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use h2o_config::Memory;
+
+    #[test]
+    fn a_host_below_a_wildcard_that_takes_its_requests_is_reported() {
+        for (hosts, want) in [
+            (["*.a.test", "x.a.test"], Some("*.a.test")),
+            (["*", "a.test"], Some("*")),
+            (["*.a.test", "*.b.a.test"], Some("*.a.test")),
+            (["*.a.test:80", "x.a.test:80"], Some("*.a.test:80")),
+            (["x.a.test", "*.a.test"], None),
+            (["*.a.test", "a.test"], None),
+            (["*.a.test:80", "x.a.test:81"], None),
+        ] {
+            let mut text = "listen: 80\nlisten: 81\nhosts:\n".to_owned();
+            for name in hosts {
+                text += &format!("  \"{name}\": {{ paths: {{ /: {{ status: ON }} }} }}\n");
+            }
+            let loaded = crate::load("f", &Memory::new().file("f", text)).unwrap();
+            let told = want.map(|above| {
+                format!(
+                    "[warning] [f:5] in command hosts, the host `{above}`, which is above this one, gets all of its requests (column 3; write the host with the wildcard below this one)"
+                )
+            });
+            assert_eq!(loaded.warnings, Vec::from_iter(told), "{hosts:?}");
+        }
+    }
 
     fn hosts_warned_of(listen: &str, hosts: &[(&str, &str)]) -> Vec<u32> {
         let mut text = format!("{listen}\nhosts:\n");

@@ -165,6 +165,12 @@ fn take(number: RawFd) -> Result<Inherited, String> {
             reason(&error)
         )
     };
+    if number <= 2 {
+        // Taking it would close a standard stream, and with it the way of this message.
+        return Err(format!(
+            "the supervisor passed fd:{number}, which is a standard stream and no socket"
+        ));
+    }
     let socket = sys::take_descriptor(number).map_err(failed)?;
     let endpoint = endpoint_of(&socket).map_err(|error| failed(error.into()))?;
     let endpoint = endpoint.ok_or_else(|| {
