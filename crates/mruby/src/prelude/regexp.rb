@@ -1,4 +1,10 @@
 class Regexp
+  # A pattern does not change, so it is its own copy.
+  def dup
+    self
+  end
+  alias clone dup
+
   # Yields the matches in the text, which must not change meanwhile. They are searched for in groups, since each search looks at the whole
   # text once.
   def __each_match(text)

@@ -349,6 +349,11 @@ fn what_is_no_pattern_is_called_as_ruby_calls_it() {
             "'a'.gsub(/a/, nil)",
             "raised no implicit conversion of nil into String (TypeError)",
         ),
+        ("'aa' =~ /a/.dup", "0"),
+        (
+            "MatchData.new",
+            "raised uninitialized MatchData (TypeError)",
+        ),
     ]);
 }
 
