@@ -580,6 +580,11 @@ static void add_part(struct library *library, const mrb_irep *irep)
 static const mrb_irep *code_of_object(struct RBasic *object)
 {
   struct RProc *proc = (struct RProc *)object;
+#ifdef MRB_PROC_ALIAS_P
+  /* Since version 3.2, an alias of a method has its name in place of code. */
+  if (object->tt == MRB_TT_PROC && MRB_PROC_ALIAS_P(proc))
+    return NULL;
+#endif
   return object->tt == MRB_TT_PROC && !MRB_PROC_CFUNC_P(proc) ? proc->body.irep : NULL;
 }
 
