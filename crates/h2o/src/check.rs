@@ -16,11 +16,8 @@ use crate::{Failure, print_out, privileges};
 pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
-    let mut warnings = loaded.warnings.clone();
-    warnings.extend(loaded.inspect_as_starting_user());
+    let mut warnings = warnings_at_start(loaded);
     warnings.extend(loaded.inspect_ports());
-    warnings.extend(loaded.inspect_resources());
-    warnings.extend(check_loader(loaded));
     // The change of user is not undone: from here on only files are read, with the rights of the user that the server runs as.
     let own = nix::unistd::Uid::effective();
     let is_current = match &user {
@@ -56,16 +53,21 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
 pub(crate) fn check(loaded: &LoadedConfig) -> Result<(), Failure> {
     let settings = loaded.settings();
     let user = privileges::running_user(&settings)?;
-    let mut warnings = loaded.warnings.clone();
-    warnings.extend(loaded.inspect_as_starting_user());
-    warnings.extend(loaded.inspect_resources());
-    warnings.extend(check_loader(loaded));
-    check_temp_buffer_path(&settings)?;
+    let mut warnings = warnings_at_start(loaded);
     warnings.extend(user.and_then(|user| check_temp_files_of(&user, &settings)));
     for warning in &warnings {
         report_plainly(warning);
     }
-    Ok(())
+    check_temp_buffer_path(&settings)
+}
+
+/// The warnings that need the rights of the starting user, and no listeners.
+fn warnings_at_start(loaded: &LoadedConfig) -> Vec<String> {
+    let mut warnings = loaded.warnings.clone();
+    warnings.extend(loaded.inspect_as_starting_user());
+    warnings.extend(loaded.inspect_resources());
+    warnings.extend(check_loader(loaded));
+    warnings
 }
 
 /// Returns a warning if the user that the workers run as may not write into the directory for temporary files: then they do not start. This

@@ -495,7 +495,7 @@ static int reserve_pages(struct shim_watch *of)
   return pages != NULL;
 }
 
-/* Adds the pages of a script's code to the list, so that the code can be interrupted. */
+/* Adds pages with code to the list, so that the code can be interrupted. */
 static void add_pages(struct shim_watch *of, const struct code *code, mrb_irep *evaluated, int is_library)
 {
   pthread_mutex_lock(&of->lock);

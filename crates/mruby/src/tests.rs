@@ -29,7 +29,7 @@ impl Finish for Results {
 struct Waiting(RefCell<Vec<Ticket>>);
 
 /// A VM with a method `pause`, which waits until the test resumes it.
-pub(crate) fn vm_with(options: Options) -> Rc<Vm> {
+fn vm_with(options: Options) -> Rc<Vm> {
     let vm = Vm::open(options).unwrap();
     vm.scope(|| {
         let kernel = vm.constant(None, "Kernel").unwrap();
@@ -43,6 +43,14 @@ pub(crate) fn vm_with(options: Options) -> Rc<Vm> {
             .unwrap();
     });
     vm
+}
+
+/// A VM whose scripts may run for this many milliseconds.
+pub(crate) fn vm_with_time(millis: u64) -> Rc<Vm> {
+    vm_with(Options {
+        time_limit: std::time::Duration::from_millis(millis),
+        ..Options::default()
+    })
 }
 
 pub(crate) fn vm() -> Rc<Vm> {
@@ -460,10 +468,7 @@ fn values_keep_their_kind_across_the_border() {
 
 #[test]
 fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
-    let vm = vm_with(Options {
-        time_limit: std::time::Duration::from_millis(20),
-        ..Options::default()
-    });
+    let vm = vm_with_time(20);
     for text in [
         "while true; end",
         "loop {}",
@@ -501,10 +506,7 @@ fn a_script_that_does_not_end_is_interrupted_and_the_vm_goes_on() {
 /// The watchdog may interrupt a script while a function in Rust runs, which then has the script wait.
 #[test]
 fn a_script_that_waits_when_its_time_is_over_leaves_the_vm_whole() {
-    let vm = vm_with(Options {
-        time_limit: std::time::Duration::from_millis(5),
-        ..Options::default()
-    });
+    let vm = vm_with_time(5);
     vm.scope(|| {
         let kernel = vm.constant(None, "Kernel").unwrap();
         vm.define(kernel, "pause_late", |vm, _| {
@@ -530,10 +532,7 @@ fn a_script_that_waits_when_its_time_is_over_leaves_the_vm_whole() {
 
 #[test]
 fn loops_in_code_from_strings_and_in_the_library_are_interrupted() {
-    let vm = vm_with(Options {
-        time_limit: std::time::Duration::from_millis(20),
-        ..Options::default()
-    });
+    let vm = vm_with_time(20);
     for text in [
         "eval('loop {}')",
         "eval('while true; end')",
@@ -627,10 +626,7 @@ fn code_from_strings_is_as_without_limits_and_leaves_nothing() {
 
 #[test]
 fn a_script_that_rescues_every_interrupt_ends() {
-    let vm = vm_with(Options {
-        time_limit: std::time::Duration::from_millis(20),
-        ..Options::default()
-    });
+    let vm = vm_with_time(20);
     for text in [
         "begin; while true; end; rescue Exception; retry; end",
         "while true; begin; while true; end; rescue Exception; end; end",
@@ -721,10 +717,7 @@ fn vms_on_several_threads_are_interrupted_each_for_itself() {
     let threads: Vec<_> = (0..4_u32)
         .map(|number| {
             std::thread::spawn(move || {
-                let vm = vm_with(Options {
-                    time_limit: std::time::Duration::from_millis(10 + u64::from(number)),
-                    ..Options::default()
-                });
+                let vm = vm_with_time(10 + u64::from(number));
                 for _ in 0..20 {
                     assert!(evaluate(&vm, "while true; end").contains("TimeLimitError"));
                     assert_eq!(evaluate(&vm, "(1..100).inject { |a, b| a + b }"), "5050");

@@ -58,8 +58,8 @@ impl LoadedConfig {
         failures.iter().map(Error::to_warning).collect()
     }
 
-    /// Checks, with the rights of the user that starts the server, what its start would open. Called only for `-t`: a start tells by
-    /// itself what it cannot open.
+    /// Checks, with the rights of the user that starts the server, what its start would open. Called for `-t` and by a supervisor: a
+    /// server that starts tells by itself what it cannot open.
     #[must_use]
     pub fn inspect_resources(&self) -> Vec<String> {
         let resources = self.site.shared.get::<Resources>();

@@ -104,8 +104,9 @@ fn group_of(vm: &Vm, data: Value, index: Value) -> Result<Option<usize>, Leave> 
     let name = with_subject(vm, index, |name| {
         Ok(String::from_utf8_lossy(name).into_owned())
     })?;
-    let groups = vm.with_object(data, |data: &Match| data.groups.clone())?;
-    let group = with_regexp(vm, regexp, |regexp| Ok(regexp.group(&name, &groups)))?;
+    let group = with_regexp(vm, regexp, |regexp| {
+        vm.with_object(data, |data: &Match| regexp.group(&name, &data.groups))
+    })?;
     group.map(Some).ok_or_else(|| {
         Leave::New(
             "IndexError",

@@ -2,7 +2,7 @@
 
 use super::engine::{Groups, Regexp, after};
 use super::match_data::{new_match, part, set_last, slice};
-use super::{with_regexp, with_subject};
+use super::{start_of, with_regexp, with_subject};
 use crate::{Call, Leave, Value, Vm};
 
 /// Appends `replacement` to `out`, with `\1`, `\0`, `\k<name>`, `\\` and the like replaced by parts of the match.
@@ -101,13 +101,9 @@ fn all(
 /// `__search_some(text, start, most)` in Ruby: an Array of the matches from octet `start` on, at most `most`.
 pub(super) fn search_some(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
     let [subject, start, most] = call.arguments.exactly()?;
-    let number = |value: Value| {
-        let number = value
-            .as_integer()
-            .and_then(|number| usize::try_from(number).ok());
-        number.ok_or_else(|| Leave::type_error("the position is no Integer"))
-    };
-    let (start, most) = (number(start)?, number(most)?);
+    let start = start_of(vm, subject, start)?.unwrap_or(usize::MAX);
+    let most = most.as_integer().map(usize::try_from);
+    let most = most.and_then(Result::ok).unwrap_or(1);
     let found = with_regexp(vm, call.receiver, |regexp| {
         with_subject(vm, subject, |text| all(vm, regexp, text, start, most))
     })?;

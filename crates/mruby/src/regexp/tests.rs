@@ -1,7 +1,6 @@
 //! Tests of patterns as scripts use them.
 
-use crate::Options;
-use crate::tests::{evaluate, vm, vm_with};
+use crate::tests::{evaluate, vm, vm_with_time};
 
 /// Runs each script in a VM of its own, because global variables such as `$~` keep their values until the VM is closed.
 fn expect(cases: &[(&str, &str)]) {
@@ -387,10 +386,7 @@ fn long_texts_take_linear_time() {
 
 #[test]
 fn searches_in_native_code_are_interrupted() {
-    let vm = vm_with(Options {
-        time_limit: std::time::Duration::from_millis(20),
-        ..Options::default()
-    });
+    let vm = vm_with_time(20);
     for text in [
         "('a' * 10_000_000).gsub(/a/, 'b').size",
         "('a' * 10_000_000).scan(/a/).size",

@@ -5,12 +5,13 @@
 mod kit;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers};
+use h2o_exchange::{Body, BodyPipe, RequestBody, Trailers, Worker};
 use h2o_http::{BodyLength, Name};
-use h2o_upstream::{Protocol, UpstreamSettings};
+use h2o_upstream::{Failure, Protocol, Upstream, UpstreamSettings};
 use kit::{Backends, TestRequest, get, on_worker, post, send, settings, text, upstream};
 
 #[test]
@@ -21,17 +22,8 @@ fn requests_share_a_connection_over_clear_text() {
         let first = send(&worker, &upstream, get("/hello")).await.unwrap();
         assert_eq!(first.protocol, Protocol::Http2);
         assert_eq!(text(first.body).await, "HTTP/2.0 te=trailers");
-        let tasks: Vec<_> = (0..50)
-            .map(|_| {
-                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
-                tokio::task::spawn_local(async move {
-                    let reply = send(&worker, &upstream, get("/big?n=100")).await.unwrap();
-                    text_len(reply.body).await
-                })
-            })
-            .collect();
-        for task in tasks {
-            assert_eq!(task.await.unwrap(), 100_000);
+        for len in at_once(50, &worker, &upstream, "/big?n=100").await {
+            assert_eq!(len.unwrap(), 100_000);
         }
         let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
         assert_eq!(text(reply.body).await, "1");
@@ -65,17 +57,8 @@ fn requests_that_come_at_once_open_as_few_connections_as_they_need() {
                 );
                 let before = send(&worker, &other, get("/connections")).await.unwrap();
                 let before: usize = text(before.body).await.parse().unwrap();
-                let tasks: Vec<_> = (0..requests)
-                    .map(|_| {
-                        let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
-                        tokio::task::spawn_local(async move {
-                            let reply = send(&worker, &upstream, get("/big?n=100")).await;
-                            text_len(reply.unwrap().body).await
-                        })
-                    })
-                    .collect();
-                for task in tasks {
-                    assert_eq!(task.await.unwrap(), 100_000);
+                for len in at_once(requests, &worker, &upstream, "/big?n=100").await {
+                    assert_eq!(len.unwrap(), 100_000);
                 }
                 let after = send(&worker, &upstream, get("/connections")).await.unwrap();
                 let after: usize = text(after.body).await.parse().unwrap();
@@ -94,17 +77,8 @@ fn requests_that_come_at_once_keep_to_the_backends_limit_of_streams() {
     let backends = Backends::start();
     on_worker(async |worker| {
         let upstream = upstream(&backends.narrow(), kit::cleartext());
-        let tasks: Vec<_> = (0..30)
-            .map(|_| {
-                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
-                tokio::task::spawn_local(async move {
-                    let reply = send(&worker, &upstream, get("/big?n=100")).await;
-                    text_len(reply.expect("no request is refused").body).await
-                })
-            })
-            .collect();
-        for task in tasks {
-            assert_eq!(task.await.unwrap(), 100_000);
+        for len in at_once(30, &worker, &upstream, "/big?n=100").await {
+            assert_eq!(len.expect("no request is refused"), 100_000);
         }
         let reply = send(&worker, &upstream, get("/connections")).await.unwrap();
         let connections: usize = text(reply.body).await.parse().unwrap();
@@ -123,17 +97,8 @@ fn nobody_waits_long_for_a_backend_that_sends_no_settings() {
             ..kit::cleartext()
         };
         let upstream = upstream(&address, settings);
-        let tasks: Vec<_> = (0..3)
-            .map(|_| {
-                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
-                tokio::task::spawn_local(async move {
-                    send(&worker, &upstream, get("/")).await.map(|_| ())
-                })
-            })
-            .collect();
-        for task in tasks {
-            let failure = task.await.unwrap().unwrap_err();
-            assert_eq!(failure.text, "first byte timeout");
+        for len in at_once(3, &worker, &upstream, "/").await {
+            assert_eq!(len.unwrap_err().text, "first byte timeout");
         }
     });
     listener.set_nonblocking(true).unwrap();
@@ -148,19 +113,33 @@ fn nobody_waits_for_a_connection_that_cannot_be_opened() {
     drop(listener);
     on_worker(async |worker| {
         let upstream = upstream(&address, kit::cleartext());
-        let tasks: Vec<_> = (0..20)
-            .map(|_| {
-                let (worker, upstream) = (Rc::clone(&worker), upstream.clone());
-                tokio::task::spawn_local(async move {
-                    send(&worker, &upstream, get("/")).await.map(|_| ())
-                })
-            })
-            .collect();
-        for task in tasks {
-            let failure = task.await.unwrap().unwrap_err();
-            assert_eq!(failure.text, "connection refused");
+        for len in at_once(20, &worker, &upstream, "/").await {
+            assert_eq!(len.unwrap_err().text, "connection refused");
         }
     });
+}
+
+/// Sends `count` requests at the same time, and returns the length of each response's body.
+async fn at_once(
+    count: usize,
+    worker: &Rc<Worker>,
+    upstream: &Arc<Upstream>,
+    target: &'static str,
+) -> Vec<Result<usize, Failure>> {
+    let tasks: Vec<_> = (0..count)
+        .map(|_| {
+            let (worker, upstream) = (Rc::clone(worker), Arc::clone(upstream));
+            tokio::task::spawn_local(async move {
+                let reply = send(&worker, &upstream, get(target)).await?;
+                Ok(text_len(reply.body).await)
+            })
+        })
+        .collect();
+    let mut lengths = Vec::new();
+    for task in tasks {
+        lengths.push(task.await.unwrap());
+    }
+    lengths
 }
 
 async fn text_len(body: Body) -> usize {
