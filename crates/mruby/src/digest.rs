@@ -35,6 +35,10 @@ pub(crate) fn define(vm: &Vm) -> Result<(), Value> {
     vm.define_singleton(module, "__crypt_apr1", |vm, call| {
         let [password, salt] = call.arguments.exactly()?;
         let [password, salt] = [text_argument(vm, password)?, text_argument(vm, salt)?];
-        Ok(vm.string(h2o_password::apr1(&password, &salt))?)
+        // A password that is too long has no hash, so it is that of no user.
+        match h2o_password::apr1(&password, &salt) {
+            Some(hash) => Ok(vm.string(hash)?),
+            None => Ok(Value::nil()),
+        }
     })
 }

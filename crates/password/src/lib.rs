@@ -17,6 +17,9 @@ pub enum PasswordHash {
     Sha1([u8; 20]),
 }
 
+/// Limit of the length in bytes of a password that is hashed: computing `$apr1$` takes time in proportion to the length, and clients send
+/// passwords of any length. `htpasswd` makes hashes of at most 255 bytes.
+const MAX_PASSWORD: usize = 1024;
 /// Highest cost of bcrypt that the server computes, as in `htpasswd`. A comparison then takes some ten seconds.
 const MAX_COST: u32 = 17;
 
@@ -40,15 +43,19 @@ impl PasswordHash {
         (is_known && parts.get_cost() <= MAX_COST).then(|| Self::Bcrypt(text.into()))
     }
 
-    /// Whether this is the hash of `password`. The comparison with a bcrypt hash takes long on purpose.
+    /// Whether this is the hash of `password`. The comparison with a bcrypt hash takes long on purpose. A password of more than 1,024 bytes
+    /// never fits.
     #[must_use]
     pub fn fits(&self, password: &[u8]) -> bool {
+        if password.len() > MAX_PASSWORD {
+            return false;
+        }
         match self {
             Self::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
             Self::Apr1(text) => {
                 let salt = text.split('$').nth(2).unwrap_or_default();
                 let computed = apr1(password, salt.as_bytes());
-                verify_slices_are_equal(&computed, text.as_bytes()).is_ok()
+                computed.is_some_and(|it| verify_slices_are_equal(&it, text.as_bytes()).is_ok())
             }
             Self::Sha1(hash) => {
                 let computed = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, password);
@@ -67,10 +74,14 @@ impl PasswordHash {
     }
 }
 
-/// Computes the hash `$apr1$` of a password, in the form that Apache's `htpasswd -m` writes.
+/// Computes the hash `$apr1$` of a password, in the form that Apache's `htpasswd -m` writes. `None` if the password has more than 1,024
+/// bytes.
 #[must_use]
-pub fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
+pub fn apr1(password: &[u8], salt: &[u8]) -> Option<Vec<u8>> {
     const ROUNDS: u32 = 1000;
+    if password.len() > MAX_PASSWORD {
+        return None;
+    }
     let salt = &salt[..salt.len().min(8)];
     let mut alternate = Md5::new();
     for part in [password, salt, password] {
@@ -127,7 +138,7 @@ pub fn apr1(password: &[u8], salt: &[u8]) -> Vec<u8> {
             bits >>= 6;
         }
     }
-    text
+    Some(text)
 }
 
 #[cfg(test)]
@@ -147,6 +158,7 @@ mod tests {
             let hash = PasswordHash::parse(hash).unwrap();
             assert!(hash.fits(password.as_bytes()), "{hash:?}");
             assert!(!hash.fits(b"other") && !hash.fits(b""), "{hash:?}");
+            assert!(!hash.fits(&[b'a'; 300_000]), "{hash:?}");
             assert_eq!(hash.is_weak(), matches!(hash, PasswordHash::Sha1(_)));
         }
     }
