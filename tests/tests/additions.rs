@@ -51,6 +51,40 @@ fn addresses_are_allowed_and_denied_in_order() {
 }
 
 #[test]
+fn no_spelling_of_a_path_leads_past_its_guards() {
+    let server = start(
+        "      /: { file.dir: @DIR@/www }
+      /docs: { deny: all, file.dir: @DIR@/www/docs }
+      '~ ^/[a-z]+\\.(.*)$': { deny: all, file.dir: @DIR@/www }
+",
+    );
+    for (path, want) in [
+        ("/docs/index.html", "403"),
+        ("//docs/index.html", "404"),
+        ("/%2fdocs/index.html", "404"),
+        ("/x/..//docs/index.html", "404"),
+        ("/a.txt", "403"),
+        ("//a.txt", "404"),
+        ("/a.%ff", "403"),
+        ("/a.%0a", "403"),
+        ("/app.html//", "403"),
+        ("/docs//none", "403"),
+        ("//none", "404"),
+    ] {
+        let answer = ask(&server, &format!("GET {path}"));
+        assert_eq!(answer.split(' ').next(), Some(want), "{path}");
+    }
+}
+
+#[test]
+fn requests_that_come_back_to_the_server_are_answered() {
+    let server = start("      /loop: { proxy.reverse.url: 'http://127.0.0.1:@PORT@/loop' }\n");
+    let answer = ask(&server, "GET /loop");
+    assert!(answer.starts_with("502 "), "{answer}");
+    server.wait_for_message("request loop: the request has passed more than 20 proxies");
+}
+
+#[test]
 fn passwords_are_checked_against_a_file() {
     let server = start(
         "      /: { auth.basic: { file: @DIR@/users, realm: 'staff \"only\"' }, file.dir: @DIR@/www }

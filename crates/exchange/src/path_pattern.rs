@@ -63,10 +63,16 @@ const SIZE_LIMIT: usize = 1 << 20;
 /// # Errors
 /// The reason why the text is no regular expression, in one line.
 pub fn compile_regex(text: &str) -> Result<Regex, String> {
-    let built = regex::bytes::RegexBuilder::new(text)
-        .size_limit(SIZE_LIMIT)
-        .dfa_size_limit(SIZE_LIMIT)
-        .build();
+    let build = |is_unicode| {
+        regex::bytes::RegexBuilder::new(text)
+            .size_limit(SIZE_LIMIT)
+            .dfa_size_limit(SIZE_LIMIT)
+            .dot_matches_new_line(true)
+            .unicode(is_unicode)
+            .build()
+    };
+    // A path may have any octets. If `.` did not match them all, such a path would lead past the guards of a pattern.
+    let built = build(false).or_else(|_| build(true));
     built.map_err(|error| {
         let text = error.to_string();
         let reason = text.lines().last().unwrap_or_default();
@@ -95,6 +101,24 @@ mod tests {
         );
         assert_eq!(shown(b"/u/ann"), ["PATH_1=ann", "PATH_page=-", "PATH_3=-"]);
         assert!(pattern.is_match(b"/u/b") && !pattern.is_match(b"/x/u/b"));
+    }
+
+    #[test]
+    fn every_octet_is_matched() {
+        for text in ["^/secret/(.*)$", "^/secret/[^/]+$", r"^/secret/\S+$"] {
+            let pattern = PathPattern::new(text).unwrap();
+            for path in [
+                &b"/secret/\xff"[..],
+                b"/secret/x\xc3",
+                b"/secret/\xe4\xb8\xad",
+            ] {
+                assert!(pattern.is_match(path), "{text} {path:?}");
+            }
+        }
+        let dots = PathPattern::new("^/secret/.+$").unwrap();
+        assert!(dots.is_match(b"/secret/a\n") && dots.is_match(b"/secret/\n"));
+        let letters = PathPattern::new(r"^/[äöü]\p{Lu}$").unwrap();
+        assert!(letters.is_match("/äÖ".as_bytes()) && !letters.is_match("/äö".as_bytes()));
     }
 
     #[test]

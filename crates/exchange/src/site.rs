@@ -147,6 +147,8 @@ pub struct Host {
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
+    /// Whether a path of the host has guards. Paths of requests are then also looked up with repeated slashes merged.
+    pub has_guards: bool,
     /// The paths of the host, longest first; paths of equal length in file order, with patterns first. The last entry
     /// is for requests that match no path.
     pub paths: Vec<PathRoute>,
@@ -249,10 +251,34 @@ impl Site {
     }
 
     /// Chooses the route of a normalised request path on a host: the longest path that matches, else the entry for
-    /// requests that match no path.
+    /// requests that match no path. That entry is also chosen if the path has repeated slashes and leads past the guards of the path
+    /// that it would match without them: file systems and most applications take `//private` for `/private`.
     #[must_use]
     #[inline]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
+        let found = self.select_as_written(host, path);
+        if self.hosts[host as usize].has_guards && self.passes_guards_by(host, path, found) {
+            let last = self.hosts[host as usize].paths.len().saturating_sub(1);
+            let path = u32::try_from(last).unwrap_or(u32::MAX);
+            return Route { host, path };
+        }
+        found
+    }
+
+    /// Whether a path leads past guards by its repeated slashes.
+    #[cold]
+    fn passes_guards_by(&self, host: u32, path: &[u8], found: Route) -> bool {
+        if !path.windows(2).any(|pair| pair == b"//") {
+            return false;
+        }
+        let mut merged = path.to_vec();
+        merged.dedup_by(|next, before| *next == b'/' && *before == b'/');
+        let meant = self.select_as_written(host, &merged);
+        meant != found && self.path(meant).guards > 0
+    }
+
+    #[inline]
+    fn select_as_written(&self, host: u32, path: &[u8]) -> Route {
         let paths = &self.hosts[host as usize].paths;
         let last = paths.len().saturating_sub(1);
         let found = paths[..last]
@@ -285,6 +311,40 @@ fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_repeated_slash_leads_past_guards() {
+        let entry = |path: &str, guards| PathRoute {
+            path: path.into(),
+            guards,
+            ..PathRoute::default()
+        };
+        let host = Host {
+            has_guards: true,
+            paths: vec![
+                entry("/private", 1),
+                entry("/open", 0),
+                entry("/", 0),
+                entry("", 0),
+            ],
+            ..Host::default()
+        };
+        let site = Site {
+            hosts: vec![host],
+            ..Site::default()
+        };
+        for (path, want) in [
+            ("/private/x", "/private"),
+            ("/private//x", "/private"),
+            ("//private/x", ""),
+            ("///private", ""),
+            ("//open/x", "/"),
+            ("//else", "/"),
+        ] {
+            let route = site.select_path(0, path.as_bytes());
+            assert_eq!(&*site.path(route).path, want, "{path}");
+        }
+    }
 
     #[test]
     fn paths_match_at_slashes_and_the_longest_wins() {

@@ -15,6 +15,12 @@ use super::websocket;
 use crate::header::Edit;
 use crate::ip_text::IpText;
 
+/// A request that has passed more proxies than this comes back to the server again and again, by its own address among the backends or by
+/// those of other proxies.
+const MAX_VIA: usize = 20;
+/// The text for clients and the error log about such a request.
+const REQUEST_LOOP: &str = "request loop: the request has passed more than 20 proxies";
+
 /// The configured changes to requests for backends.
 #[derive(Clone, Debug)]
 pub(super) struct RequestRules {
@@ -58,6 +64,14 @@ impl RequestRules {
                 !self.preserve_host || authority::is_valid(request.authority())
             }
         };
+        // RFC 9110 §7.6.3: a proxy can recognise by `via` that requests come back to it.
+        if via_entries(&request.headers) > MAX_VIA {
+            return Err(Refusal {
+                status: StatusCode::BAD_GATEWAY,
+                reason: "Gateway Error",
+                text: REQUEST_LOOP,
+            });
+        }
         if !has_host
             || target::has_disguised_dots(request)
             || ConnectionOptions::are_too_many(&request.headers)
@@ -289,6 +303,13 @@ fn takes_trailers(request: &RequestHead) -> bool {
 }
 
 /// All values of a field, each followed by a comma. Empty values are left out.
+/// Number of entries of the `via` fields: of the proxies that the request has passed.
+fn via_entries(received: &Headers) -> usize {
+    let commas = |value| memchr::memchr_iter(b',', value).count();
+    let values = received.get_all(Known::Via);
+    values.map(|value| 1 + commas(value)).sum()
+}
+
 fn listed(received: &Headers, name: Known) -> impl Iterator<Item = &[u8]> {
     received
         .get_all(name)

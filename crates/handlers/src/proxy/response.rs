@@ -25,7 +25,10 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn response(self, exchange: &Exchange) -> Response {
+    pub(super) fn response(self, exchange: &mut Exchange) -> Response {
+        if self.status == StatusCode::BAD_GATEWAY {
+            exchange.note_error(ForwardedRequest::LABEL, self.text);
+        }
         exchange.worker.counters.count_status(self.status);
         let mut response = Response::error(self.status, self.reason, self.text);
         response.closes = true;

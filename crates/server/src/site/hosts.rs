@@ -38,7 +38,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                as `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; \
                these are tried in the order of the file, if no path but `/` matches. As with `/`, nothing is cut off the path that \
                its handlers see. The groups of the expression are variables of the request: `PATH_1` and so on, `PATH_NAME` for \
-               `(?<NAME>...)`.",
+               `(?<NAME>...)`. A dot and `[^/]` match every octet, line feeds among them; in an expression with characters or classes \
+               beyond ASCII, they match characters of UTF-8 only.",
         apply: paths,
     },
     Directive {
@@ -112,6 +113,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         strict: scope.settings.get::<StrictMatch>().0,
         // `set_client_authorities` fills this in once all listeners are read.
         client_authorities: Box::default(),
+        has_guards: paths.iter().any(|path| path.guards > 0),
         paths,
     })
 }
@@ -185,10 +187,22 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
             "a path is a prefix such as `/app`; a regular expression is written `~ ^/u/([a-z]+)`",
         ));
     }
-    (!path.starts_with('/')).then(|| {
-        let error = command.error_at(key, format!("no request path matches `{path}`"));
-        error.with_hint(format!("paths begin with a slash: write `/{path}`"))
-    })
+    let mut normal = Vec::new();
+    h2o_http::path::normalize(path.as_bytes(), &mut normal);
+    let hint = if !path.starts_with('/') {
+        format!("paths begin with a slash: write `/{path}`")
+    } else if path.contains('?') {
+        "the query of a request is not part of its path".to_owned()
+    } else if normal != path.as_bytes() {
+        let normal = String::from_utf8_lossy(&normal);
+        format!(
+            "the paths of requests are decoded, and `..` is resolved, before they are compared: write `{normal}`"
+        )
+    } else {
+        return None;
+    };
+    let error = command.error_at(key, format!("no request path matches `{path}`"));
+    Some(error.with_hint(hint))
 }
 
 fn parse_host_key(key: &Node) -> Result<HostName, Error> {
