@@ -48,8 +48,6 @@ impl Levels {
     pub const GLOBAL_ONLY: Self = Self::GLOBAL;
     /// The global and host levels.
     pub const GLOBAL_HOST: Self = Self::GLOBAL.or(Self::HOST);
-    /// The host and path levels.
-    pub const HOST_PATH: Self = Self::HOST.or(Self::PATH);
     /// The path and extension levels, at which handlers are configured.
     pub const PATH_EXTENSION: Self = Self::PATH.or(Self::EXTENSION);
     /// The global, host and path levels.
@@ -108,7 +106,7 @@ mod tests {
         let cases = [
             (Levels::GLOBAL, "global"),
             (Levels::GLOBAL_HOST, "global, host"),
-            (Levels::HOST_PATH, "host, path"),
+            (Levels::HOST | Levels::PATH, "host, path"),
             (Levels::PATH_EXTENSION, "path, extension"),
             (Levels::ALL_BUT_EXTENSION, "global, host, path"),
             (Levels::ALL, "global, host, path, extension"),

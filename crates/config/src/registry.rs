@@ -150,7 +150,7 @@ impl<C> Registry<C> {
             ));
         };
         let Some(directive) = self.find(name) else {
-            return Err(self.not_found(level, name, key));
+            return Err(self.not_found(level, name, key, node));
         };
         if !directive.levels.contains(level) {
             return Err(key
@@ -167,7 +167,7 @@ impl<C> Registry<C> {
         Ok(directive)
     }
 
-    fn not_found(&self, level: Level, name: &str, key: &Node) -> Error {
+    fn not_found(&self, level: Level, name: &str, key: &Node, node: &Node) -> Error {
         if KNOWN.contains(&name) {
             return key
                 .error("the directive is not supported yet")
@@ -192,9 +192,14 @@ impl<C> Registry<C> {
             _ if name.starts_with('/') => {
                 error.with_hint("a path belongs under `paths`, and is indented further than it")
             }
-            _ if name.contains([':', '*', '.']) => {
+            _ if name.contains([':', '*', '.']) && node.as_mapping().is_some() => {
                 error.with_hint("a host belongs under `hosts`, and is indented further than it")
             }
+            // A name with a dot is that of a directive, perhaps of another level.
+            _ if name.contains('.') => error.did_you_mean(nearest(
+                name,
+                self.built.iter().map(|directive| directive.name),
+            )),
             _ => error,
         }
     }

@@ -162,6 +162,13 @@ impl Node {
         Ok(self.one_of(&["OFF", "ON"])? == 1)
     }
 
+    /// Whether the node is a word that means "on": `ON`, `YES` or `TRUE`, in any letter case. For values that may be `OFF`, but not `ON`.
+    #[must_use]
+    pub fn means_on(&self) -> bool {
+        self.as_str()
+            .is_some_and(|text| same_truth(text, &["ON"]).is_some())
+    }
+
     /// Whether the node is `YES`; otherwise it must be `NO`. `on` and `true` are refused with a hint.
     ///
     /// # Errors

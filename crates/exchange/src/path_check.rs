@@ -68,6 +68,10 @@ impl PathCheck {
         if self.path.as_os_str().is_empty() {
             return Some(self.error("the path is empty".to_owned(), "name a file"));
         }
+        if self.path.as_os_str().eq_ignore_ascii_case("off") {
+            let text = format!("the file is named `{path}`");
+            return Some(self.error(text, "remove the directive if no file is wanted"));
+        }
         if self.path.is_dir() {
             let text = format!("{path} is a directory");
             return Some(self.error(text, "name a file in it"));

@@ -28,7 +28,14 @@ pub(crate) fn test(loaded: &LoadedConfig, is_strict: bool) -> Result<(), Failure
             }
             switched.is_ok()
         }
-        Some(user) => user.uid == own,
+        Some(user) => {
+            // A start changes the user even to the one that it already has.
+            warnings.push(format!(
+                "[warning] user: only root can change the user to `{}`, so the server will not start",
+                user.name
+            ));
+            user.uid == own
+        }
         None => true,
     };
     // Temporary files are checked with the rights of the user that the server runs as, because the server writes them.

@@ -50,8 +50,15 @@ struct AccessRules {
 }
 
 fn add(scope: &mut Scope, command: &Command<'_>, is_allowed: bool) -> Result<(), Error> {
+    let nodes = command.node.one_or_more();
+    // Without a rule, the level would be open to everybody, which an empty list of `allow` is not meant to say.
+    if nodes.is_empty() {
+        return Err(command
+            .error("the sequence cannot be empty")
+            .with_hint("write `all` for all clients"));
+    }
     let mut read = Vec::new();
-    for node in command.node.one_or_more() {
+    for node in nodes {
         let clients = match node.scalar()? {
             "all" => Clients::All,
             "unix" => Clients::Unix,

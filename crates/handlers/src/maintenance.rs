@@ -72,7 +72,12 @@ fn read(command: &Command<'_>) -> Result<Option<Arc<MaintenancePage>>, Error> {
         }))
     };
     match command.node.as_str() {
-        Some("OFF") => return Ok(None),
+        Some(text) if text.eq_ignore_ascii_case("OFF") => return Ok(None),
+        Some(_) if command.node.means_on() => {
+            return Err(command
+                .error("the file that switches the page on must be named")
+                .with_hint("write its path, and create the file to show the page"));
+        }
         Some("") => return Err(command.error("a file name cannot be empty")),
         Some(file) => return Ok(page(file, None, Box::default())),
         None => {}

@@ -110,8 +110,12 @@ fn parse_extensions(node: &Node) -> Result<Vec<Option<&str>>, Error> {
     if node.as_mapping().is_some() {
         return Err(malformed(node));
     }
-    let nodes = node.one_or_more().iter();
+    let nodes = node.one_or_more();
+    if nodes.is_empty() {
+        return Err(node.error("the sequence cannot be empty"));
+    }
     nodes
+        .iter()
         .map(|node| match node.as_str() {
             None => Err(malformed(node)),
             Some("default") => Ok(None),

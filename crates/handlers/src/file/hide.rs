@@ -35,12 +35,14 @@ struct Rule {
 }
 
 fn read(command: &Command<'_>) -> Result<Hidden, Error> {
-    let is_off = |node: &Node| {
-        node.as_str()
-            .is_some_and(|text| text.eq_ignore_ascii_case("OFF"))
-    };
-    if is_off(command.node) {
-        return Ok(Hidden::default());
+    match command.node.as_str() {
+        Some(text) if text.eq_ignore_ascii_case("OFF") => return Ok(Hidden::default()),
+        Some(_) if command.node.means_on() => {
+            return Err(command
+                .error("the names that are hidden must be given")
+                .with_hint("write `\".*\"` to hide what begins with a dot"));
+        }
+        Some(_) | None => {}
     }
     let rules = command.node.one_or_more().iter().map(read_rule);
     Ok(Hidden(rules.collect::<Result<_, _>>()?))

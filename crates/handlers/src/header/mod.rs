@@ -195,7 +195,7 @@ fn explain(command: &Command<'_>, error: Error) -> Error {
         return error;
     };
     match (name.as_str(), value.as_str(), &error.hint) {
-        (Some(name), Some(value), None) => {
+        (Some(name), Some(value), None) if name != "when" => {
             error.with_hint(format!("write `{}: \"{name}: {value}\"`", command.name))
         }
         _ => error,

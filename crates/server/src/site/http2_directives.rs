@@ -45,8 +45,12 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "100",
         "How many streams a client may have open at the same time (`SETTINGS_MAX_CONCURRENT_STREAMS`); further streams are refused.",
         |scope, command| {
-            settings(scope).http2.max_streams =
-                command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            let limit = command.node.integer("%u", 0..=u64::from(u32::MAX))?;
+            if limit == 0 {
+                let error = command.error("with `0`, every HTTP/2 request is refused");
+                scope.warn(&error.with_hint("write a larger number"));
+            }
+            settings(scope).http2.max_streams = limit;
             Ok(())
         },
     ),

@@ -110,10 +110,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "NUMBER",
         "`max-connections`",
         "Largest number of open QUIC connections; they also count among `max-connections`. At the limit, the packets of new clients are \
-         dropped.",
+         dropped; with `0`, those of all clients.",
         |scope, command| {
             settings(scope).max_quic_connections =
-                Some(command.node.integer("%zu", 1..=u64::from(u32::MAX))?);
+                Some(command.node.integer("%zu", 0..=u64::from(u32::MAX))?);
             Ok(())
         },
     ),
@@ -180,8 +180,8 @@ mod tests {
                 "[f:1] in command http3-ack-frequency, ack frequency must be between 0 and 1 (column 22)",
             ),
             (
-                "max-quic-connections: 0",
-                "[f:1] in command max-quic-connections, argument must be between 1 and 4294967295 (column 23)",
+                "max-quic-connections: 4294967296",
+                "[f:1] in command max-quic-connections, argument must be between 0 and 4294967295 (column 23)",
             ),
         ];
         for (text, want) in cases {

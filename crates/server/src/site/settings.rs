@@ -163,12 +163,16 @@ pub fn worker_plan(settings: &ServerSettings) -> Vec<Option<usize>> {
 }
 
 pub(crate) fn seconds(node: &Node) -> Result<Duration, Error> {
-    // Times are limited to one year, so that sums of times cannot overflow.
-    Ok(Duration::from_secs(node.quantity(
-        Unit::Seconds,
-        "%lu",
-        0..=31_536_000,
-    )?))
+    // A longer time counts as a year, so that sums of times cannot overflow.
+    const YEAR: u64 = 31_536_000;
+    let seconds: u64 = node.quantity(Unit::Seconds, "%lu", 0..=u64::MAX)?;
+    Ok(Duration::from_secs(seconds.min(YEAR)))
+}
+
+/// Reads a limit of internal redirects. More than a thousand count as a thousand, which ends endless redirects in time.
+fn redirect_limit(node: &Node) -> Result<u32, Error> {
+    let count: u32 = node.integer("%u", 0..=u64::from(u32::MAX))?;
+    Ok(count.min(1000))
 }
 
 /// Notes the check that the directory of the file `path` exists; the file itself is created when the server starts.
@@ -252,7 +256,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "Above this number of connections, idle ones are closed when a new one is accepted, oldest first.",
         |scope, command| {
             settings(scope).soft_connection_limit =
-                command.node.integer("%zu", 1..=u64::from(u32::MAX))?;
+                command.node.integer("%zu", 0..=u64::from(u32::MAX))?;
             Ok(())
         },
     ),
@@ -333,9 +337,9 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "How often the server may answer one request by another resource: by an error document, by the target of an internal \
          redirect (`x-reproxy-url`, `redirect` with `internal: YES`, and the redirects that these lead to), or by what a script \
          gets from `H2O.reprocess`. From the first of these on, all that `max-reprocesses` counts is counted here instead. A \
-         request that needs more gets 502.",
+         request that needs more gets 502. Numbers above 1000 count as 1000.",
         |scope, command| {
-            scope.edit::<RerouteLimits>().delegations = command.node.integer("%u", 0..=1000)?;
+            scope.edit::<RerouteLimits>().delegations = redirect_limit(command.node)?;
             Ok(())
         },
     ),
@@ -345,9 +349,10 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
         "5",
         "How often one request may be passed on before `max-delegations` begins to count. Each `rewrite`, each redirect by \
          `file.try-files` and each forwarding to a backend of `proxy.reverse.url` counts as one; with `0`, every \
-         `proxy.reverse.url` answers 502. A request that needs more gets 502.",
+         `proxy.reverse.url` answers 502. A request that needs more gets 502. Numbers above 1000 count as \
+         1000.",
         |scope, command| {
-            scope.edit::<RerouteLimits>().reprocesses = command.node.integer("%u", 0..=1000)?;
+            scope.edit::<RerouteLimits>().reprocesses = redirect_limit(command.node)?;
             Ok(())
         },
     ),
