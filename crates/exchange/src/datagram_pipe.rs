@@ -123,12 +123,6 @@ impl DatagramPipe {
         self.to_send.pop()
     }
 
-    /// Whether a datagram for the client is queued.
-    #[must_use]
-    pub fn has_to_send(&self) -> bool {
-        self.to_send.len.get() > 0
-    }
-
     /// Declares that the handler takes datagrams. Datagrams that arrived before this call were dropped. Called by the
     /// handler.
     pub fn open(&self) {

@@ -408,15 +408,20 @@ impl Exchange {
     /// the backend.
     pub fn note_error(&mut self, label: &str, message: &str) {
         let start = self.describe_error(label, message);
-        self.report_error(&self.errors[start..]);
+        self.report_error(&self.errors[start..], None);
     }
 
-    fn report_error(&self, line: &str) {
+    /// Passes an error on to the handler that has made this sub-request, or to the error log, where `limit` limits the number of lines.
+    fn report_error(&self, line: &str, limit: Option<&LineLimit>) {
         let sink = self.sub_request.as_ref();
         if let Some(sink) = sink.and_then(|request| request.on_error.as_ref()) {
             sink(line);
         } else if self.emits_request_errors() {
-            h2o_log::report!(error, "{line}");
+            match limit.map(LineLimit::admit) {
+                None => h2o_log::report!(error, "{line}"),
+                Some(Some(held_back)) => h2o_log::report!(error, "{line}{held_back}"),
+                Some(None) => {}
+            }
         }
     }
 
@@ -430,18 +435,14 @@ impl Exchange {
     /// Records a line that a script has written for the error log: like [`Exchange::note_error`], without a label.
     pub fn note_line(&mut self, line: &str) {
         self.errors.push_str(line);
-        self.report_error(line);
+        self.report_error(line, None);
     }
 
     /// Like [`Exchange::note_error`], for errors that clients can cause as often as they like: `limit` limits the
     /// number of lines in the error log.
     pub fn note_error_within(&mut self, limit: &LineLimit, label: &str, message: &str) {
         let start = self.describe_error(label, message);
-        if self.emits_request_errors()
-            && let Some(held_back) = limit.admit()
-        {
-            h2o_log::report!(error, "{}{held_back}", &self.errors[start..]);
-        }
+        self.report_error(&self.errors[start..], Some(limit));
     }
 
     /// Appends a line to the recorded errors of this request. Returns the offset at which it begins.

@@ -326,8 +326,7 @@ pub trait Handler: Send + Sync {
     /// What the handler needs of the body of this request, whose head and route are known. The first handler of the
     /// path that needs the body decides whether handlers run before or after the body has arrived. If no handler needs
     /// the body, handlers run at once and it is not read.
-    fn body_use(&self, exchange: &Exchange) -> BodyUse {
-        let _ = exchange;
+    fn body_use(&self, _exchange: &Exchange) -> BodyUse {
         BodyUse::Whole
     }
 

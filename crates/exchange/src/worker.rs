@@ -65,8 +65,8 @@ impl WorkerHandle {
     }
 }
 
-/// State shared by all workers of the process. Processing a request never writes to it. The default is that of a
-/// process without connections, listeners and workers.
+/// State shared by all workers of the process. A request that needs neither a temporary file nor a new connection to a backend writes nothing
+/// to it. The default is that of a process without connections, listeners and workers.
 #[derive(Default)]
 pub struct Shared {
     /// When the process started: wall-clock time since the Unix epoch.
@@ -428,7 +428,7 @@ impl Worker {
     /// Takes an exchange back for reuse, after its log line was written.
     pub fn release(&self, exchange: ExchangeRef) {
         let mut busy = self.busy.borrow_mut();
-        // A linear search is fast enough: a worker has few requests in progress.
+        // The search begins at the end: short requests are among the latest, however many tunnels and long polls are in progress.
         if let Some(at) = busy.iter().rposition(|other| Rc::ptr_eq(other, &exchange)) {
             busy.swap_remove(at);
         }

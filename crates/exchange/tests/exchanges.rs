@@ -1,6 +1,7 @@
 //! An exchange and its worker: no data of a request remains for the next one, internal redirects are counted, and
 //! errors are recorded.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use h2o_exchange::{
     Address, ConnectionInfo, Counters, EnvCommands, Exchange, ExchangeRef, Host, Http2Stream,
     LinkHeaderUse, LocalSite, MimeHint, NamedBy, NoTransport, OriginalRequest, PathRoute, Protocol,
     PushOrder, RequestBody, Reroute, RerouteFields, RerouteKind, RerouteLimits, Reroutes, Response,
-    ScriptPath, Shared, Site, Worker,
+    ScriptPath, Shared, Site, SubRequest, SubRequestStart, Worker,
 };
 use h2o_http::{Headers, Known, Method, Scheme, StatusCode};
+use h2o_log::LineLimit;
 
 fn worker() -> Rc<Worker> {
     Worker::new(
@@ -60,6 +62,30 @@ fn asked() -> (Rc<Worker>, ExchangeRef) {
         exchange.request.set_target(target);
     }
     (worker, exchange)
+}
+
+#[test]
+fn errors_of_a_sub_request_go_to_its_sink_alone_and_have_no_limit_there() {
+    static LIMIT: LineLimit = LineLimit::per_minute(1);
+    let (_worker, exchange) = asked();
+    let lines = Rc::new(RefCell::new(Vec::new()));
+    let sink = Rc::clone(&lines);
+    let exchange = &mut *exchange.borrow_mut();
+    exchange.sub_request = Some(Box::new(SubRequest {
+        start: SubRequestStart::Routing,
+        on_error: Some(Box::new(move |line: &str| {
+            sink.borrow_mut().push(line.to_owned())
+        })),
+    }));
+    exchange.note_error("core", "one");
+    exchange.note_error_within(&LIMIT, "core", "two");
+    exchange.note_error_within(&LIMIT, "core", "three");
+    let lines = lines.borrow();
+    let ends = lines.iter().map(|line| line.rsplit(':').next());
+    assert_eq!(
+        ends.collect::<Vec<_>>(),
+        [Some("one"), Some("two"), Some("three")]
+    );
 }
 
 /// Sets every field of the exchange that a request can set.

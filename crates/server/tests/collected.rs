@@ -342,6 +342,11 @@ fn content_for_which_there_is_no_room_is_refused_past_the_same_filters() {
             "request entity is too large",
         ),
         (
+            "temp-buffer-threshold: OFF\ntemp-buffer-max-size: 2000000",
+            413,
+            "request entity is too large",
+        ),
+        (
             "temp-buffer-max-total: 2000000",
             503,
             "please try again later",

@@ -166,6 +166,9 @@ impl Collector {
             } => {
                 content.push(piece);
                 let len = content.len();
+                if len as u64 > *max {
+                    return Err(CollectError::Failed(StorageError::TooLarge));
+                }
                 // No client may hold much more than `threshold` by many requests, nor keep others from being served.
                 let is_large = len >= MOVED_FROM
                     && (others.saturating_add(len) >= *threshold || context.memory.is_tight());
