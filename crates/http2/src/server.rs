@@ -310,12 +310,6 @@ impl ServerConnection {
         self.connection.streams.open_count() > 0 || self.connection.streams.held() > 0
     }
 
-    /// The latest stream that the client opened; 0 before the first.
-    #[must_use]
-    pub const fn newest_stream(&self) -> StreamId {
-        self.newest
-    }
-
     /// The settings that the client has announced.
     #[must_use]
     pub const fn peer_settings(&self) -> &PeerSettings {

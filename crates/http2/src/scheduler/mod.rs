@@ -316,7 +316,7 @@ impl Scheduler {
             self.tree.dissolve(node);
             return self
                 .find(stream)
-                .expect("a stream that was moved out of the tree has left a placeholder");
+                .expect("a stream that was moved out of the tree has left a place keeper");
         }
         self.tree
             .relocate(node, ROOT, received.weight.clamp(1, 256));
@@ -431,7 +431,7 @@ impl Scheduler {
                 // Removes the node that keeps the place which the client requested for the stream.
                 let keeper = this
                     .find(stream)
-                    .expect("a stream that was moved out of the tree has left a placeholder");
+                    .expect("a stream that was moved out of the tree has left a place keeper");
                 this.tree.dissolve(keeper);
                 this.index().insert(stream, key.0);
                 this.tree.nodes[key.0].kind = NodeKind::Open;

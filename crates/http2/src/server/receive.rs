@@ -387,9 +387,13 @@ impl ServerConnection {
         };
         if let Shutdown::Draining { .. } = self.shutdown {
             // The request is ignored: after the final GOAWAY the client will send it again on another connection (RFC 9113
-            // §6.8).
+            // §6.8). A field block that cannot be decoded is an error even then, because it changes the state of HPACK (§4.3).
             head.clear();
-            return Ok(None);
+            self.connection.charge(cost::EMPTY);
+            return match decoded {
+                Err(fault @ Fault::Connection(..)) => Err(fault),
+                Ok(_) | Err(Fault::Stream(..)) => Ok(None),
+            };
         }
         let request = match decoded {
             Ok(request) => request,

@@ -106,6 +106,22 @@ mod of_server {
     }
 
     #[test]
+    fn a_field_block_that_cannot_be_decoded_ends_a_draining_connection_too() {
+        let mut talk = unopened();
+        talk.open(&[]).client_sends(get(5));
+        talk.connection.shut_down(talk.now, &mut talk.out);
+        talk.is_waiting_for_us = true;
+        talk.wait(SECOND);
+        talk.output();
+        talk.events.clear();
+        // Index 0 of the static table does not exist.
+        let block = b"\x80";
+        talk.client_sends(frame(HEADERS, END_HEADERS | END_STREAM, 7, block));
+        let said = [std::mem::take(&mut talk.events), talk.output()].concat();
+        assert_eq!(said, ["error Compression", "GOAWAY 5 COMPRESSION_ERROR "]);
+    }
+
+    #[test]
     fn the_server_role_takes_each_event_as_the_state_says() {
         let states: [State; 9] = [
             (
