@@ -17,22 +17,9 @@ use tokio::task::LocalSet;
 use crate::event::memory::MemoryAccount;
 use crate::event::reactor::{Reactor, Readiness, Registry};
 use crate::event::thread_waker::{ThreadWaker, WaitingThread};
+use crate::event::token::{TABLE_SHIFT, table_of, timer_target};
 use crate::event::wake_queue::{WakeQueue, WakeTarget};
 use crate::generation::{Generation, LocalGeneration, RetiredSites, start_features};
-
-/// Position of the lowest bit of a token that belongs to the index of a table of connections; the table itself uses the bits below.
-pub(crate) const TABLE_SHIFT: u32 = 60;
-/// Number of low bits of a timer event that hold the slot in a table of connections; the bits above are the index of the table.
-const EVENT_SHIFT: u32 = 27;
-/// The highest slot for which a table of connections may set a timer.
-pub(crate) const MAX_SLOT: u32 = (1 << EVENT_SHIFT) - 1;
-
-/// Returns the timer event for the table and the slot (lower 32 bits) of this token. When the timer fires, the loop calls
-/// [`ConnectionTable::on_timeout`] with the slot.
-pub(crate) fn timer_event(token: u64) -> u32 {
-    let event = token >> TABLE_SHIFT << EVENT_SHIFT | token & u64::from(MAX_SLOT);
-    u32::try_from(event).unwrap_or(MAX_SLOT)
-}
 
 /// A table of connections that an event loop runs. The table owns sockets and slots. The loop names them by tokens,
 /// which the table derives from its [first token](EventLoop::add).
@@ -47,7 +34,7 @@ pub(crate) trait ConnectionTable {
     /// which of its requests can go on.
     fn wake(&mut self, woken: &[WakeTarget]);
 
-    /// Called when a timer that was set with an event of [`timer_event`] has fired.
+    /// Called when a timer that was set with an event of [`timer_event`](crate::event::token::timer_event) has fired.
     fn on_timeout(&mut self, slot: u32, now: Instant);
 
     /// Number of open connections in the table.
@@ -271,11 +258,10 @@ impl EventLoop {
                     // The closure comes from another thread, for example for a status report. A panic in it must not end the worker.
                     let _ = catch_unwind(AssertUnwindSafe(|| question(&self.worker)));
                 }
-                Order::Configure(next) => {
-                    if let Ok(next) = next.downcast::<Generation>() {
-                        self.configure(*next);
-                    }
-                }
+                Order::Configure(next) => match next.downcast::<Generation>() {
+                    Ok(next) => self.configure(*next),
+                    Err(_) => debug_assert!(false, "only the server gives this order"),
+                },
             }
         }
     }
@@ -345,8 +331,9 @@ impl EventLoop {
             }
             let now = self.worker.clock.now();
             for event in due.drain(..) {
-                if let Some(table) = self.tables.get_mut((event >> EVENT_SHIFT) as usize) {
-                    table.on_timeout(event & MAX_SLOT, now);
+                let (table, slot) = timer_target(event);
+                if let Some(table) = self.tables.get_mut(table) {
+                    table.on_timeout(slot, now);
                 }
             }
             self.make_room();
@@ -356,7 +343,7 @@ impl EventLoop {
 
     /// Calls `run` with the table to which the token belongs.
     fn run_table(&mut self, token: u64, run: impl FnOnce(&mut dyn ConnectionTable)) {
-        let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
+        let index = table_of(token);
         if let Some(table) = self.tables.get_mut(index) {
             run(&mut **table);
             self.make_room();
@@ -387,7 +374,7 @@ impl EventLoop {
         let old = idle.into_iter().filter(|(_, token)| !is_new(*token));
         for (_, token) in old.take(excess.div_ceil(workers)) {
             self.worker.counters.count(Counter::ConnectionsIdleClosed);
-            let index = usize::try_from(token >> TABLE_SHIFT).unwrap_or(usize::MAX);
+            let index = table_of(token);
             if let Some(table) = self.tables.get_mut(index) {
                 table.close_idle(token);
             }
@@ -447,6 +434,7 @@ impl EventLoop {
 
 #[cfg(test)]
 mod tests {
+    use crate::event::token::{MAX_SLOT, timer_event};
     use std::collections::VecDeque;
     use std::future::poll_fn;
     use std::io::Write;

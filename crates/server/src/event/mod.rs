@@ -8,5 +8,6 @@ pub(crate) mod pipes;
 pub(crate) mod reactor;
 pub(crate) mod socket;
 pub(crate) mod thread_waker;
+pub(crate) mod token;
 pub(crate) mod wake_queue;
 pub(crate) mod watched_sockets;

@@ -11,9 +11,10 @@ use h2o_log::reason;
 use slab::Slab;
 
 use crate::context::Context;
-use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
+use crate::event::event_loop::ConnectionTable;
 use crate::event::reactor::{Readiness, Registry};
 use crate::event::socket::{Socket, address};
+use crate::event::token::{ConnectionTokens, MAX_SLOT, SOCKET_BIT, slot_of, timer_event};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
 use crate::generation::{LocalGeneration, NextListener};
@@ -27,10 +28,6 @@ const ACCEPT_BATCH: usize = 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Timer slot that stands for the end of the pause in accepting. The slots of connections are lower.
 const ACCEPT_SLOT: u32 = MAX_SLOT;
-/// Bit that marks an event token as that of a listener. In the token of a connection, bits 0 to 31 hold its slot in the table, and the bits
-/// from 32 up to this one hold a count that tells apart successive connections in the same slot.
-const LISTENER_BIT: u64 = 1 << (TABLE_SHIFT - 1);
-const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
 
 /// The table of a worker's connections over TCP and Unix sockets.
 pub(crate) struct Connections {
@@ -41,9 +38,7 @@ pub(crate) struct Connections {
     slab: Slab<Box<Connection>>,
     /// Lowest event token of this table; its upper bits are the prefix of all tokens of the table.
     first_token: u64,
-    /// Counts the connections of the table; the count becomes part of a token, to tell apart successive connections in the same
-    /// slot.
-    generation: u32,
+    tokens: ConnectionTokens,
     /// Whether accepting is paused: `max-connections` is reached, or file descriptors are short.
     is_full: bool,
     /// Timer that ends the pause in accepting.
@@ -66,7 +61,7 @@ impl Connections {
             listeners: Slab::new(),
             slab: Slab::new(),
             first_token,
-            generation: 0,
+            tokens: ConnectionTokens::new(first_token),
             is_full: false,
         };
         table.adopt_listeners(first);
@@ -128,12 +123,12 @@ impl Connections {
     }
 
     const fn listener_token(&self, index: usize) -> u64 {
-        self.first_token | LISTENER_BIT | index as u64
+        self.first_token | SOCKET_BIT | index as u64
     }
 
     /// Runs one connection. A panic ends only that connection.
     fn run_connection(&mut self, token: u64, run: impl FnOnce(&mut Connection, &Context) -> Flow) {
-        let key = key_of(token);
+        let key = slot_of(token);
         let Some(connection) = self
             .slab
             .get_mut(key as usize)
@@ -230,9 +225,9 @@ impl Connections {
 
     fn add(&mut self, listener: Rc<LocalListener>, socket: Socket, peer: Address) {
         let entry = self.slab.vacant_entry();
-        let key = u64::try_from(entry.key()).unwrap_or(u64::MAX);
-        self.generation = (self.generation + 1) % GENERATIONS;
-        let token = self.first_token | u64::from(self.generation) << 32 | key;
+        let Some(token) = self.tokens.next(entry.key()) else {
+            return;
+        };
         if let Err(error) = self.registry.add_connection(&socket, token) {
             h2o_log::report!(
                 warning,
@@ -287,9 +282,9 @@ impl Connections {
 
 impl ConnectionTable for Connections {
     fn on_ready(&mut self, event: &Readiness) {
-        if event.token & LISTENER_BIT != 0 {
+        if event.token & SOCKET_BIT != 0 {
             // Events are level-triggered: if connections are left in the accept queue, the event is reported again.
-            let _ = self.accept(key_of(event.token) as usize);
+            let _ = self.accept(slot_of(event.token) as usize);
         } else {
             self.run_connection(event.token, |connection, context| {
                 connection.on_ready(context, event)
@@ -348,7 +343,7 @@ impl ConnectionTable for Connections {
 
     fn close_all(&mut self) {
         for token in self.tokens() {
-            let key = key_of(token);
+            let key = slot_of(token);
             let Some(connection) = self.slab.get_mut(key as usize) else {
                 continue;
             };
@@ -367,7 +362,7 @@ impl ConnectionTable for Connections {
     }
 
     fn close_idle(&mut self, token: u64) {
-        let key = key_of(token);
+        let key = slot_of(token);
         let Some(connection) = self.slab.get_mut(key as usize) else {
             return;
         };
@@ -393,13 +388,13 @@ impl ConnectionTable for Connections {
 
     fn evict(&mut self, token: u64) {
         self.context.worker.counters.count(Counter::MemoryClosed);
-        self.remove(key_of(token));
+        self.remove(slot_of(token));
     }
 
     fn adopt(&mut self, next: &mut LocalGeneration) {
         self.adopt_listeners(next);
         for token in self.tokens() {
-            let Some(connection) = self.slab.get_mut(key_of(token) as usize) else {
+            let Some(connection) = self.slab.get_mut(slot_of(token) as usize) else {
                 continue;
             };
             let listener = next.successor(&connection.state.listener);
@@ -431,8 +426,4 @@ fn set_buffers(socket: &OwnedFd, (send, receive): (Option<usize>, Option<usize>)
     if let Some(size) = receive {
         let _ = sockopt::set_socket_recv_buffer_size(socket, size);
     }
-}
-
-fn key_of(token: u64) -> u32 {
-    u32::try_from(token & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

@@ -36,9 +36,10 @@ use crate::ServerSettings;
 use crate::budget::Budget;
 use crate::connection_state::ConnectionState;
 use crate::context::{Context, per_turn};
-use crate::event::event_loop::{ConnectionTable, MAX_SLOT, TABLE_SHIFT, timer_event};
+use crate::event::event_loop::ConnectionTable;
 use crate::event::reactor::{Readiness, Registry};
 use crate::event::socket::{Socket, unmapped};
+use crate::event::token::{ConnectionTokens, MAIL_BIT, MAX_SLOT, SOCKET_BIT, slot_of, timer_event};
 use crate::event::wake_queue::WakeTarget;
 use crate::flow::Flow;
 use crate::generation::LocalGeneration;
@@ -52,12 +53,6 @@ const BATCHES: usize = 4;
 const SEND_TURN: usize = per_turn(256 * 1024);
 /// Largest number of datagrams that are sent by one system call, if their lengths allow so many.
 const MAX_SEGMENTS: usize = 64;
-/// Bit that marks an event token as that of a socket. In the token of a connection, bits 0 to 31 hold its slot in the table, and the bits
-/// from 32 up to this one hold a count that tells apart successive connections in the same slot.
-const SOCKET_BIT: u64 = 1 << (TABLE_SHIFT - 1);
-const GENERATIONS: u32 = 1 << (TABLE_SHIFT - 1 - 32);
-/// Event token of the worker's mailbox for datagrams. No socket has this token.
-const MAIL_BIT: u64 = 1 << (TABLE_SHIFT - 2);
 /// Timer slot of the periodic check for new keys for connection ids and tokens. The slots of connections are lower.
 const KEY_SLOT: u32 = MAX_SLOT;
 /// Interval of the check for new keys. It is shorter than the minute between the generation of a ticket key and its first use.
@@ -79,9 +74,7 @@ pub(crate) struct QuicConnections {
     open: usize,
     /// Lowest event token of this table; its upper bits are the prefix of all tokens of the table.
     first_token: u64,
-    /// Counts the connections of the table; the count becomes part of a token, to tell apart successive connections in the same
-    /// slot.
-    generation: u32,
+    tokens: ConnectionTokens,
     /// Tokens of the connections to run in this turn.
     listed: Vec<u64>,
     is_draining: bool,
@@ -139,7 +132,7 @@ impl QuicConnections {
             slab: Slab::new(),
             open: 0,
             first_token,
-            generation: 0,
+            tokens: ConnectionTokens::new(first_token),
             listed: Vec::new(),
             is_draining: false,
             has_left_datagrams: false,
@@ -291,13 +284,13 @@ impl QuicConnections {
             return;
         };
         let entry = self.slab.vacant_entry();
-        let key = u32::try_from(entry.key()).unwrap_or(NO_SLOT);
-        self.generation = (self.generation + 1) % GENERATIONS;
-        let token = self.first_token | u64::from(self.generation) << 32 | u64::from(key);
+        let Some(token) = self.tokens.next(entry.key()) else {
+            return;
+        };
         if port.slots.len() <= index.0 {
             port.slots.resize(index.0 + 1, NO_SLOT);
         }
-        port.slots[index.0] = key;
+        port.slots[index.0] = slot_of(token);
         let context = &self.context;
         let state = ConnectionState {
             token,
@@ -352,7 +345,7 @@ impl QuicConnections {
     }
 
     fn find(&mut self, token: u64) -> Option<&mut QuicConnection> {
-        let connection = self.slab.get_mut(key_of(token) as usize)?;
+        let connection = self.slab.get_mut(slot_of(token) as usize)?;
         (connection.state.token == token).then_some(&mut **connection)
     }
 
@@ -411,7 +404,7 @@ impl QuicConnections {
     }
 
     fn remove(&mut self, token: u64) {
-        let mut connection = self.slab.remove(key_of(token) as usize);
+        let mut connection = self.slab.remove(slot_of(token) as usize);
         let _ = catch_unwind(AssertUnwindSafe(|| connection.abandon()));
         connection.close_account(&self.context);
         self.context.worker.timers.remove(connection.state.timer);
@@ -427,7 +420,7 @@ impl QuicConnections {
 
     /// Sends the output of a connection, as far as the socket takes it.
     fn send(&mut self, token: u64) {
-        let Some(connection) = self.slab.get_mut(key_of(token) as usize) else {
+        let Some(connection) = self.slab.get_mut(slot_of(token) as usize) else {
             return;
         };
         let (index, listener) = (connection.index, connection.listener);
@@ -555,7 +548,7 @@ impl QuicConnections {
 
 impl ConnectionTable for QuicConnections {
     fn on_ready(&mut self, event: &Readiness) {
-        let index = key_of(event.token) as usize;
+        let index = slot_of(event.token) as usize;
         if event.writable {
             self.on_writable(index);
         }
@@ -566,7 +559,7 @@ impl ConnectionTable for QuicConnections {
 
     fn run(&mut self, token: u64) {
         if token & SOCKET_BIT != 0 {
-            self.receive(key_of(token) as usize);
+            self.receive(slot_of(token) as usize);
         } else {
             self.run_connection(token, |_, _| {});
         }
@@ -690,8 +683,4 @@ impl ConnectionTable for QuicConnections {
             }
         }
     }
-}
-
-fn key_of(token: u64) -> u32 {
-    u32::try_from(token & u64::from(MAX_SLOT)).unwrap_or(NO_SLOT)
 }
