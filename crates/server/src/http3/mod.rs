@@ -20,7 +20,7 @@ use crate::connection_state::ConnectionState;
 use crate::context::{Context, READ_SIZE, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::request::paces::ConnectionPace;
-use crate::request::{Requests, SlotId, StreamRequest};
+use crate::request::{PullResult, Requests, SlotId, StreamRequest};
 use crate::site::quic_settings::QuicSettings;
 use streams::Http3Streams;
 
@@ -29,6 +29,8 @@ use streams::Http3Streams;
 const PIECE: usize = 16 * 1024;
 /// Largest number of bytes that one connection hands to the transport before other connections run.
 const SEND_TURN: usize = per_turn(1024 * 1024);
+/// Number of bytes as which a pull that brings fewer counts for [`SEND_TURN`].
+const LEAST_COST: usize = 2 * 1024;
 
 /// The HTTP/3 driver of one connection.
 pub(crate) struct Http3 {
@@ -132,6 +134,15 @@ impl Http3 {
         self.read_unblocked(turn);
     }
 
+    /// Lets streams take as many bytes as the congestion window allows now. Must be called before the events of the transport are taken: one
+    /// of them may say that streams can be written to again.
+    pub(crate) fn widen_send_window(&self) {
+        self.streams.quic.with(|quic| {
+            let room = quic.send_room();
+            quic.set_send_window(room);
+        });
+    }
+
     /// Runs the connection as far as it can go without further events.
     pub(crate) fn run(&mut self, turn: &mut Turn<'_>) -> Flow {
         let flow = self.advance(turn);
@@ -197,10 +208,6 @@ impl Http3 {
         if !self.streams.has_ready() {
             return true;
         }
-        self.streams.quic.with(|quic| {
-            let room = quic.send_room();
-            quic.set_send_window(room);
-        });
         let mut sent = 0;
         while let Some(key) = self.streams.engine.poll_send() {
             if sent >= SEND_TURN {
@@ -210,8 +217,13 @@ impl Http3 {
                 continue;
             }
             let piece = self.streams.piece(key, PIECE);
-            let _ = (self.requests).pull(&mut self.streams, turn, slot(key), piece);
-            sent += PIECE;
+            let pulled = (self.requests).pull(&mut self.streams, turn, slot(key), piece);
+            let len = match pulled {
+                Some(PullResult::Data { len, .. }) => len,
+                Some(PullResult::Waiting | PullResult::Blocked) | None => 0,
+            };
+            // A pull that brings little takes its time, too.
+            sent += len.max(LEAST_COST);
         }
         self.requests.earn_by_bodies(turn);
         self.after_step(turn);
@@ -320,7 +332,7 @@ impl Http3 {
                     }
                     let request = StreamRequest {
                         exchange: spare,
-                        protocol: self.streams.begin(stream),
+                        protocol: self.streams.begin(stream, id),
                         end_stream,
                         refusal,
                     };

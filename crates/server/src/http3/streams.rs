@@ -239,14 +239,13 @@ impl Http3Streams {
     }
 
     /// Begins the state of the stream of a new request.
-    pub(super) fn begin(&mut self, key: StreamKey) -> Protocol {
-        let id = self.engine.stream_id(key).map_or(0, |id| id.get());
+    pub(super) fn begin(&mut self, key: StreamKey, id: StreamId) -> Protocol {
         let index = key.index();
         if self.lines.len() <= index {
             self.lines.resize_with(index + 1, Line::default);
         }
         self.lines[index] = Line {
-            id: Some(StreamId::new(id)),
+            id: Some(id),
             window: FIRST_WINDOW,
             // The first piece of a response body after the initial window is small for a client whose initial window is small: such a
             // client also raises the window by little.
@@ -256,7 +255,7 @@ impl Http3Streams {
             ..Line::default()
         };
         Protocol::Http3(Http3Stream {
-            id,
+            id: id.number(),
             ..Http3Stream::default()
         })
     }
@@ -737,7 +736,7 @@ impl Streams for Http3Streams {
             return;
         };
         match window {
-            Window::Body => line.window += body - FIRST_WINDOW,
+            Window::Body => line.window += body.saturating_sub(FIRST_WINDOW),
             Window::Tunnel(limit) => {
                 line.window += (limit as usize).saturating_sub(FIRST_WINDOW);
             }

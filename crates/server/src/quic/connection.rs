@@ -112,6 +112,9 @@ impl QuicConnection {
     /// Processes the transport's events, and runs HTTP/3 as far as possible. Returns [`Flow::Close`] if the transport has forgotten
     /// the connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
+        if let Phase::Http3(http3) = &self.phase {
+            http3.widen_send_window();
+        }
         while let Some(event) = self.next_event(context) {
             match event {
                 Event::HandshakeAgreed => self.begin(context),
