@@ -138,8 +138,8 @@ impl Handover {
             older: self.predecessors.into_iter().map(Older::new).collect(),
             younger: Vec::new(),
             stop_by: now() + STOP_LIMIT,
-            links,
-            mailboxes,
+            links: Arc::clone(&links),
+            mailboxes: Arc::clone(&mailboxes),
             buffer: vec![0; MAX_MESSAGE],
         };
         let thread = std::thread::Builder::new().name("quic-handover".to_owned());
@@ -147,8 +147,9 @@ impl Handover {
             let text = reason(&error);
             report!(
                 error,
-                "failed to start the thread that passes QUIC packets to older and newer processes of this server: {text}"
+                "QUIC packets for connections of older processes of this server are lost, its thread failed to start: {text}"
             );
+            links.end_silence(&mailboxes);
         }
     }
 }
@@ -186,6 +187,16 @@ impl Links {
     /// Whether this process must not read the UDP sockets, because another generation does.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent.load(Relaxed)
+    }
+
+    /// Has the workers of this process read the UDP sockets. Wakes them, since no event tells them of the datagrams that arrived while they
+    /// did not.
+    fn end_silence(&self, mailboxes: &[Mailbox]) {
+        if self.is_silent.swap(false, Relaxed) {
+            for mailbox in mailboxes {
+                mailbox.wake();
+            }
+        }
     }
 
     /// Finds the older generation to whose connection a datagram belongs. `node` is the number of this server in its fleet.
@@ -330,6 +341,7 @@ impl Talk {
                             error,
                             "QUIC packets for connections of older and newer processes of this server are lost: {text}"
                         );
+                        self.links.end_silence(&self.mailboxes);
                         return;
                     }
                 }
@@ -388,11 +400,10 @@ impl Talk {
         }
         let is_silent = self.younger.iter().any(|younger| younger.reads)
             || self.older.iter().any(|older| !older.has_stopped);
-        if self.links.is_silent.swap(is_silent, Relaxed) && !is_silent {
-            // The workers are woken, since no event tells them of the datagrams that arrived while they did not read the sockets.
-            for mailbox in &*self.mailboxes {
-                mailbox.wake();
-            }
+        if is_silent {
+            self.links.is_silent.store(true, Relaxed);
+        } else {
+            self.links.end_silence(&self.mailboxes);
         }
     }
 
