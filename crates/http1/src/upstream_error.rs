@@ -51,13 +51,6 @@ impl UpstreamError {
             Self::Unsolicited => "unsolicited",
         }
     }
-
-    /// Whether the server sent nothing in response to the request: an idempotent request may then be sent again on another
-    /// connection (RFC 9110 §9.2.2).
-    #[must_use]
-    pub const fn is_retry_safe_if_idempotent(&self) -> bool {
-        matches!(self, Self::ClosedBeforeResponse)
-    }
 }
 
 impl From<FieldError> for UpstreamError {

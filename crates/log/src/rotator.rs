@@ -66,10 +66,15 @@ impl Rotator {
 /// The system's error, if the thread cannot be started.
 pub fn follow_rotation(target: Arc<Target>) -> io::Result<()> {
     let run = move || {
+        let mut failure = None;
         loop {
             thread::sleep(FOLLOWING_INTERVAL);
-            // If the new file cannot be opened yet, lines still go to the rotated one.
-            let _ = target.follow();
+            // While the new file cannot be opened, lines still go to the rotated one.
+            let failed = target.follow().err();
+            if let Some(text) = failed.as_ref().filter(|_| failed != failure) {
+                report!(error, "{text}");
+            }
+            failure = failed;
         }
     };
     thread::Builder::new()

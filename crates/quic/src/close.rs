@@ -102,7 +102,9 @@ impl fmt::Display for CloseReason {
             }
             Self::Reset => formatter.write_str("stateless reset by the peer"),
             Self::IdleTimeout => formatter.write_str("idle timeout"),
-            Self::HandshakeTimeout => formatter.write_str("handshake timeout"),
+            Self::HandshakeTimeout => {
+                formatter.write_str("the handshake exceeded its limit of time or packets")
+            }
             Self::Local => formatter.write_str("closed by this side"),
         }
     }

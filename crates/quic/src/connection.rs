@@ -116,14 +116,15 @@ pub struct Connection {
     may_probe: bool,
     costs: Costs,
     deeds: Deeds,
+    /// Limit in bytes of stream content that is not acknowledged, as the application has set it.
     send_window: u64,
-    /// `written` counts the bytes that the application has written to streams since the last time that no packet was in flight;
-    /// `stream_bytes_sent` counts them since the connection began.
+    /// Number of bytes that the application has written to streams since the last time that no packet was in flight.
     written: u64,
+    /// Number of bytes that the application has written to streams since the connection began.
     stream_bytes_sent: u64,
     unread: Unread,
-    /// Number of datagrams received since the costs of received datagrams were last added up.
-    uncharged: u32,
+    /// Number of bytes received since the costs of received datagrams were last added up.
+    uncharged: usize,
     remote: SocketAddr,
     /// The last address at which the peer was known to receive.
     validated: SocketAddr,
@@ -163,8 +164,10 @@ const TABLES_LEN: usize = 5 * 1024;
 
 /// Bytes of a datagram that are not stream content: connection ids, tags, frame headers, acknowledgements. An estimate.
 const DATAGRAM_OVERHEAD: usize = 64;
-/// Number of received datagrams after which their costs are added up. One datagram has at most 1,500 frames.
-const CHARGED_DATAGRAMS: u32 = 16;
+/// Number of received bytes after which the costs of their datagrams are added up. A frame has at least one byte.
+const CHARGED_BYTES: usize = 16 * 1500;
+/// Number of bytes as which a shorter datagram counts for [`CHARGED_BYTES`].
+const LEAST_CHARGED: usize = 1500;
 
 /// Estimates how much stream content was received and not read by the application. quinn-proto does not tell, so it is
 /// computed from the lengths of the datagrams since the peer last had no request open.
@@ -467,7 +470,7 @@ impl Connection {
         if let Some(paths) = &mut self.paths {
             paths.on_received(from, current, len);
         }
-        self.uncharged = self.uncharged.saturating_add(1);
+        self.uncharged = (self.uncharged).saturating_add(len.max(LEAST_CHARGED));
         if let Some(limit) = &mut self.limit {
             limit.received += len as u64;
             if limit.first_id != id {
@@ -677,7 +680,7 @@ impl Connection {
     /// that grow by a byte at a time, new paths, key updates. The application counts reset requests itself. Computed only
     /// once in several datagrams, as that copies all counters: otherwise 0 is returned.
     pub fn take_costs(&mut self) -> u32 {
-        if self.uncharged < CHARGED_DATAGRAMS {
+        if self.uncharged < CHARGED_BYTES {
             return 0;
         }
         self.uncharged = 0;

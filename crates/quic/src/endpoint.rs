@@ -204,8 +204,8 @@ impl Endpoint {
                 Box::new(IdGenerator::new(Arc::clone(&ids), placement, first))
             });
         if let Some(server) = &server {
-            let size = server.transport.max_udp_payload_size.max(1200);
-            // The call cannot fail: quinn-proto allows every payload size from 1200 bytes.
+            let size = server.transport.max_udp_payload_size.clamp(1200, 65_527);
+            // The call cannot fail: quinn-proto allows these payload sizes.
             let _ = endpoint.max_udp_payload_size(size);
         }
         let desk = Arc::new(Desk::default());
@@ -764,7 +764,7 @@ fn negotiation_without_versions(packet: &[u8]) -> Option<Vec<u8>> {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // If the system has no random numbers, TLS does not work either, so this key does not matter.
+    // If the system has no random numbers, TLS does not work either, so these bytes do not matter.
     let _ = rand::fill(&mut bytes);
     bytes
 }

@@ -43,6 +43,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
 
 fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     let arguments = call.arguments.between(1, 2)?;
+    // H2O compatibility: the text is H2O's.
     let invalid = || Leave::argument("invaild URL");
     let url = vm.bytes(arguments.get(0)).ok_or_else(invalid)?;
     let url = BackendUrl::parse_octets(&url).ok_or_else(invalid)?;

@@ -296,8 +296,6 @@ fn the_end_of_the_connection_ends_some_content_and_truncates_other() {
         assert_eq!(talk.connection.on_closed(), *want, "{input:?}");
         assert!(!talk.is_reusable());
     }
-    assert!(UpstreamError::ClosedBeforeResponse.is_retry_safe_if_idempotent());
-    assert!(!UpstreamError::HeadTruncated.is_retry_safe_if_idempotent());
 }
 
 #[test]

@@ -85,8 +85,8 @@ impl Http2 {
         let mut http2 = Self::with_engine(turn.context, engine, false);
         http2.is_used = true;
         let id = slot(stream);
-        http2.requests.enqueue(id, ExchangeRef::clone(exchange));
-        http2.requests.line_up(id);
+        http2.requests.hold(id, ExchangeRef::clone(exchange));
+        http2.requests.queue(id);
         Some(http2)
     }
 

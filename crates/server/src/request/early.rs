@@ -86,7 +86,7 @@ impl Requests {
             self.queue_or_start(streams, turn, id, exchange);
             return;
         }
-        self.enqueue(id, exchange);
+        self.hold(id, exchange);
         if let Some(early) = &mut self.early {
             early.held.push(id);
         }

@@ -260,19 +260,19 @@ impl Requests {
             self.start(streams, turn, id, exchange);
             return;
         }
-        self.enqueue(id, exchange);
-        self.queue.push_back(id);
+        self.hold(id, exchange);
+        self.queue(id);
     }
 
-    /// Has a request wait in its slot and in the queue.
-    pub(crate) fn enqueue(&mut self, id: SlotId, exchange: ExchangeRef) {
+    /// Has a request wait in its slot until [`Requests::queue`] adds it to the queue.
+    pub(crate) fn hold(&mut self, id: SlotId, exchange: ExchangeRef) {
         let slot = self.slots.occupy(id);
         slot.exchange = Some(exchange);
         slot.phase = Phase::Queued;
     }
 
     /// Adds a request that waits in its slot to the queue.
-    pub(crate) fn line_up(&mut self, id: SlotId) {
+    pub(crate) fn queue(&mut self, id: SlotId) {
         self.queue.push_back(id);
     }
 

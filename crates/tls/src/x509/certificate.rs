@@ -306,6 +306,7 @@ impl<'a> Extensions<'a> {
     /// Parses the extensions of a certificate; `None` if they are malformed.
     fn parse(extensions: &'a [u8]) -> Option<Self> {
         let mut found = Self::default();
+        let mut authority_key = None;
         let mut extensions = Reader(extensions);
         while !extensions.is_empty() {
             let mut extension = Reader(extensions.content_of(SEQUENCE)?);
@@ -314,15 +315,9 @@ impl<'a> Extensions<'a> {
                 .content_if(BOOLEAN)
                 .is_some_and(|value| value != [0]);
             let value = extension.content_of(OCTET_STRING)?;
-            if identifier == AUTHORITY_KEY_ID {
-                let content = Reader(value).content_of(SEQUENCE);
-                found.authority_key_id =
-                    content.and_then(|content| Reader(content).content_if(KEY_IDENTIFIER));
-            }
-            if identifier == AUTHORITY_INFO_ACCESS {
-                found.authority_info_access = Reader(value).content_of(SEQUENCE);
-            }
             let (slot, tag) = match identifier {
+                AUTHORITY_KEY_ID => (&mut authority_key, SEQUENCE),
+                AUTHORITY_INFO_ACCESS => (&mut found.authority_info_access, SEQUENCE),
                 SUBJECT_ALT_NAME => (&mut found.alternative_names, SEQUENCE),
                 BASIC_CONSTRAINTS => (&mut found.basic_constraints, SEQUENCE),
                 KEY_USAGE => (&mut found.key_usage, BIT_STRING),
@@ -339,6 +334,8 @@ impl<'a> Extensions<'a> {
             }
             *slot = Some(Reader(value).content_of(tag)?);
         }
+        found.authority_key_id =
+            authority_key.and_then(|content| Reader(content).content_if(KEY_IDENTIFIER));
         Some(found)
     }
 }
