@@ -43,7 +43,9 @@ impl Vm {
             .call(exception, "inspect", &[])
             .and_then(|text| self.text_of(text));
         let mut shown = match text {
-            Ok(text) if !text.is_empty() => String::from_utf8_lossy(&text).into_owned(),
+            Ok(text) if !text.is_empty() => {
+                message_first(&String::from_utf8_lossy(&text), &self.class_name(exception))
+            }
             _ => self.class_name(exception),
         };
         if self.limit_of(exception).is_some() {
@@ -74,5 +76,40 @@ impl Vm {
         let line = self.bytes(first)?;
         let line = String::from_utf8_lossy(&line);
         Some(line.split(":in ").next().unwrap_or_default().to_owned())
+    }
+}
+
+/// Puts the message in front: `MESSAGE (CLASS)`, which `inspect` of an exception returns up to mruby 3.3. Since mruby 4.0 it returns
+/// `#<CLASS: MESSAGE>`. Any other text, from an `inspect` of a script, stays as it is.
+fn message_first(inspected: &str, class: &str) -> String {
+    let message = inspected
+        .strip_prefix("#<")
+        .and_then(|rest| rest.strip_prefix(class))
+        .and_then(|rest| rest.strip_prefix(": "))
+        .and_then(|rest| rest.strip_suffix('>'));
+    message.map_or_else(
+        || inspected.to_owned(),
+        |message| format!("{message} ({class})"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::message_first;
+
+    #[test]
+    fn the_message_of_an_exception_is_before_its_class() {
+        for (inspected, class, want) in [
+            ("no (M::E)", "M::E", "no (M::E)"),
+            ("#<M::E: no>", "M::E", "no (M::E)"),
+            ("#<M::E: a: <b>\n>", "M::E", "a: <b>\n (M::E)"),
+            ("#<#<Class:0x1>: no>", "#<Class:0x1>", "no (#<Class:0x1>)"),
+            ("M::E", "M::E", "M::E"),
+            ("#<M::E: no", "M::E", "#<M::E: no"),
+            ("#<M::Else: no>", "M::E", "#<M::Else: no>"),
+            ("shown", "M::E", "shown"),
+        ] {
+            assert_eq!(message_first(inspected, class), want, "{inspected}");
+        }
     }
 }
