@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use h2o_tests::{Folder, Server, eventually, free_port, run};
 
-use super::{STORES, Store, certificate, resumes, talk};
+use super::{STORES, Store, certificate, command, resumes, talk};
 
 const TLS12: &str = "-tls1_2";
 
@@ -103,6 +103,27 @@ fn sessions_of_one_server_go_on_at_another() {
         });
         let log = two.folder.read("error.log");
         assert!(log.contains("TLS sessions are kept in "), "{log}");
+    }
+}
+
+#[test]
+fn a_store_that_closes_idle_connections_costs_no_session() {
+    let certificate = certificate();
+    let port = free_port();
+    let _service = Store::Redis.start(&certificate, port);
+    let [one, two] = two_servers(Store::Redis, &certificate, port);
+    // Closes the connections of both servers, as a time limit of the store or a firewall does.
+    let close_all = || command(port, "CLIENT KILL TYPE normal SKIPME yes\r\n");
+    for _ in 0..3 {
+        assert_ne!(close_all(), ":0\r\n");
+        let session = Session::begin(&one);
+        let _ = session.stored(Store::Redis, port);
+        close_all();
+        assert!(session.goes_on_at(&two));
+    }
+    for server in [one, two] {
+        let log = server.folder.read("error.log");
+        assert!(!log.contains("cannot use the TLS sessions"), "{log}");
     }
 }
 

@@ -198,6 +198,17 @@ impl Drop for SessionStore {
     }
 }
 
+/// Whether an error says that the other side has closed the connection.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+    )
+}
+
 impl Shared {
     /// Adds a command to the queue. Returns false if no thread is connected, or too many commands wait.
     fn submit(&self, command: Command) -> bool {
@@ -241,38 +252,50 @@ impl Shared {
     /// Runs commands until the store fails, or the [`SessionStore`] is dropped.
     fn serve(&self, conversation: &mut Conversation<Connection>) -> io::Result<()> {
         while let Some(command) = self.next() {
-            match command {
-                Command::Get {
-                    wanted,
-                    answer,
-                    deadline,
-                } => {
-                    if answer.is_moot() || deadline <= now() {
-                        continue;
-                    }
-                    conversation.set_deadline(deadline);
-                    if let Some(stored) = conversation.get(&self.key(&wanted.id))? {
-                        self.on_found(&stored.value, &wanted);
-                    }
+            match self.execute(conversation, &command) {
+                // Stores and firewalls close connections over which no command came for a while.
+                Err(error) if is_closed(&error) => {
+                    *conversation = self.connect()?;
+                    self.execute(conversation, &command)?;
                 }
-                Command::Put { key, value } => {
-                    conversation.set_deadline(now() + LIMIT);
-                    let lifetime_secs = match self.settings.store.kind {
-                        StoreKind::Memcached(_) => self.lifetime_secs,
-                        // H2O compatibility: H2O has Redis keep sessions for ten times their lifetime.
-                        StoreKind::Redis => self.lifetime_secs.saturating_mul(10),
-                    };
-                    conversation.replace(
-                        &key,
-                        None,
-                        value.as_bytes(),
-                        lifetime_secs,
-                        unix_now(),
-                    )?;
-                }
+                executed => executed?,
             }
         }
         Ok(())
+    }
+
+    fn execute(
+        &self,
+        conversation: &mut Conversation<Connection>,
+        command: &Command,
+    ) -> io::Result<()> {
+        match command {
+            Command::Get {
+                wanted,
+                answer,
+                deadline,
+            } => {
+                if answer.is_moot() || *deadline <= now() {
+                    return Ok(());
+                }
+                conversation.set_deadline(*deadline);
+                if let Some(stored) = conversation.get(&self.key(&wanted.id))? {
+                    self.on_found(&stored.value, wanted);
+                }
+                Ok(())
+            }
+            Command::Put { key, value } => {
+                conversation.set_deadline(now() + LIMIT);
+                let lifetime_secs = match self.settings.store.kind {
+                    StoreKind::Memcached(_) => self.lifetime_secs,
+                    // H2O compatibility: H2O has Redis keep sessions for ten times their lifetime.
+                    StoreKind::Redis => self.lifetime_secs.saturating_mul(10),
+                };
+                let value = value.as_bytes();
+                let replaced = conversation.replace(key, None, value, lifetime_secs, unix_now());
+                replaced.map(|_| ())
+            }
+        }
     }
 
     /// Puts a session that the store has returned into the cache, if it is the one that is wanted.

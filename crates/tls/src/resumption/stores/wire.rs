@@ -41,6 +41,9 @@ impl<S: Read + Write> Wire<S> {
     pub(super) fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         (&mut self.0).take(MAX_LINE).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Err(closed());
+        }
         let line = line.strip_suffix(b"\r\n").ok_or_else(nonsense)?;
         Ok(String::from_utf8_lossy(line).into_owned())
     }
@@ -50,7 +53,11 @@ impl<S: Read + Write> Wire<S> {
             return Err(nonsense());
         }
         let mut bytes = vec![0; len];
-        self.0.read_exact(&mut bytes)?;
+        let read = self.0.read_exact(&mut bytes);
+        read.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => closed(),
+            _ => error,
+        })?;
         Ok(bytes)
     }
 
@@ -62,6 +69,14 @@ impl<S: Read + Write> Wire<S> {
         }
         Ok(value)
     }
+}
+
+/// The error for a store that has closed the connection before its answer.
+fn closed() -> io::Error {
+    io::Error::new(
+        ErrorKind::UnexpectedEof,
+        "the store has closed the connection",
+    )
 }
 
 /// The error for an answer that the store's protocol does not allow.
