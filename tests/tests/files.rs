@@ -1,6 +1,6 @@
 //! `file.dir` and `file.file`, tested by requests of clients.
 
-use h2o_tests::{MODIFIED_TEXT, Server, Setup, curl, run};
+use h2o_tests::{MODIFIED_TEXT, Server, Setup, curl, eventually, run};
 
 const CONFIG: &str = "
 listen: @PORT@
@@ -532,4 +532,52 @@ fn large_files_arrive_whole_and_can_be_resumed() {
         std::fs::read(&part).unwrap() == content,
         "wget resumes the file"
     );
+}
+
+/// The server keeps files of more than 64 KiB open for later requests.
+const LARGE: usize = 70_000;
+
+#[test]
+fn files_that_are_kept_open_take_no_descriptor_that_is_needed() {
+    let config = "
+listen: @PORT@
+num-threads: 4
+max-connections: 20
+hosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }
+";
+    let mut setup = Setup::new(config).launched_by(&["sh", "-c", "ulimit -n 100; exec $0 $*"]);
+    for number in 0..150 {
+        setup = setup.file(&format!("www/{number}"), "x".repeat(LARGE));
+    }
+    let server = setup.start();
+    for number in (0..150).chain(0..150) {
+        let response = server.ask(&format!("GET /{number}"));
+        assert_eq!(
+            (response.code(), response.text().len()),
+            (200, LARGE),
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn the_descriptor_of_a_deleted_file_is_closed_without_further_requests() {
+    let server = Setup::new(
+        "listen: @PORT@\nhosts: { default: { paths: { /: { file.dir: @DIR@/www } } } }\n",
+    )
+    .file("www/large", "x".repeat(LARGE))
+    .start();
+    // A file that was written a moment ago is not kept.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(server.ask("GET /large").code(), 200);
+    let file = server.folder.name_of("www/large");
+    let is_open = || {
+        let folder =
+            std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("the server runs");
+        let mut targets = folder.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        targets.any(|target| target.to_string_lossy().starts_with(&file))
+    };
+    assert!(is_open());
+    std::fs::remove_file(&file).expect("the file is there");
+    eventually("the file to be closed", || (!is_open()).then_some(()));
 }

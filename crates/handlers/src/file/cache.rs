@@ -9,8 +9,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use h2o_exchange::{Clock, Counter, Premise, Worker};
+use h2o_exchange::{Clock, Counter, LocalSite, Premise, Worker, WorkerStart};
 use hashbrown::{DefaultHashBuilder, HashTable};
+use tokio::sync::Notify;
 
 use super::document::Document;
 use super::encoding::AcceptedEncodings;
@@ -21,13 +22,13 @@ use super::watch::{WatchState, Watches};
 const MAX_ENTRIES: usize = 16 * 1024;
 /// Most bytes of memory that the entries of a worker's content cache may hold.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// Most file descriptors that the entries of a worker's content cache may hold.
+/// Most file descriptors that the entries of a worker's content cache may hold, if the limit of the process allows as many.
 const MAX_FILES: usize = 256;
 /// A cache entry that was not used for this long is removed: the kernel may have dropped the file from memory, and
 /// checking it would wait for the disk.
 const IDLE: Duration = Duration::from_secs(60);
-/// A cache entry that holds a file descriptor is removed if it was not used for this long, because the descriptor would
-/// keep the disk space of a deleted file occupied.
+/// A cache entry that holds a file descriptor is removed if it was not used for this long, and at the latest after twice that time, because
+/// the descriptor would keep the disk space of a deleted file occupied.
 const IDLE_FILE: Duration = Duration::from_secs(10);
 
 /// The key of a cache entry: the inputs on which a response depends.
@@ -128,6 +129,10 @@ impl Premise for CacheEntry {
 #[derive(Default)]
 pub(super) struct ContentCache {
     inner: RefCell<Inner>,
+    /// Notified when an entry holds a file and none did before.
+    holds_files: Notify,
+    /// Whether the task of [`CloseIdleFiles`] runs.
+    closes_idle_files: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -163,6 +168,14 @@ impl ContentCache {
         None
     }
 
+    /// Removes the entries that hold files. Returns whether there were any.
+    pub(super) fn close_files(&self) -> bool {
+        let inner = &mut *self.inner.borrow_mut();
+        let had_files = inner.files > 0;
+        inner.remove_all(|entry| entry.document.holds_file());
+        had_files
+    }
+
     /// Whether the files of an entry for `path` are watched by inotify.
     #[cfg(test)]
     pub(super) fn is_watched(&self, path: &[u8]) -> bool {
@@ -181,8 +194,9 @@ impl ContentCache {
         stamps: Vec<FileStamp>,
         mtime_is_reliable: bool,
         turn: u64,
-        clock: &Clock,
+        worker: &Worker,
     ) -> Rc<CacheEntry> {
+        let clock = &worker.clock;
         let mut inner = self.inner.borrow_mut();
         if let Some(at) = inner.find(key) {
             inner.remove(at);
@@ -207,8 +221,35 @@ impl ContentCache {
             hash: inner.hash(key),
             bytes,
         });
-        inner.insert(&entry);
+        let workers = worker.shared.workers.get().map_or(1, Vec::len);
+        let most = worker.shared.descriptors.for_kept_files(workers);
+        inner.insert(&entry, most.min(MAX_FILES));
+        if inner.files == 1 {
+            self.holds_files.notify_one();
+        }
         entry
+    }
+}
+
+/// Closes the files that a worker's content cache has not used for a while, also if the worker gets no more requests for files.
+pub(super) struct CloseIdleFiles;
+
+impl WorkerStart for CloseIdleFiles {
+    fn start(&self, worker: &Rc<Worker>, _: &Rc<LocalSite>) {
+        let cache = worker.local::<ContentCache>();
+        if cache.closes_idle_files.replace(true) {
+            return;
+        }
+        let own = Rc::clone(worker);
+        worker.spawn(async move {
+            loop {
+                cache.holds_files.notified().await;
+                while cache.inner.borrow().files > 0 {
+                    own.sleep(IDLE_FILE).await;
+                    cache.inner.borrow_mut().remove_idle(own.clock.now());
+                }
+            }
+        });
     }
 }
 
@@ -229,11 +270,12 @@ impl Inner {
         self.table.find(self.hash(key), is_key).copied()
     }
 
-    fn insert(&mut self, entry: &Rc<CacheEntry>) {
+    /// Adds an entry, after it has removed as many others as the limits demand: `most_files` is that of the entries that hold files.
+    fn insert(&mut self, entry: &Rc<CacheEntry>, most_files: usize) {
         let files = usize::from(entry.document.holds_file());
         while self.table.len() >= MAX_ENTRIES
             || self.bytes + entry.bytes > MAX_BYTES
-            || self.files + files > MAX_FILES
+            || self.files + files > most_files
         {
             if !self.evict() {
                 break;
@@ -292,9 +334,12 @@ impl Inner {
     #[cold]
     fn remove_idle(&mut self, now: Instant) {
         self.sweep_due = Some(now + IDLE_FILE);
+        self.remove_all(|entry| entry.is_idle(now));
+    }
+
+    fn remove_all(&mut self, is_meant: impl Fn(&CacheEntry) -> bool) {
         for at in 0..self.places.len() {
-            let is_idle = |entry: &Rc<CacheEntry>| entry.is_idle(now);
-            if self.places[at].as_ref().is_some_and(is_idle) {
+            if self.places[at].as_deref().is_some_and(&is_meant) {
                 self.remove(at);
             }
         }
@@ -362,6 +407,17 @@ mod tests {
     fn descriptors_are_limited() {
         let (_root, kit) = serve(MAX_FILES + 20, 65537);
         assert_eq!(check(&kit)[2], MAX_FILES);
+    }
+
+    #[test]
+    fn files_are_closed_when_their_descriptors_are_needed() {
+        let (_root, kit) = serve(20, 65537);
+        assert_eq!(check(&kit)[2], 20);
+        let cache = kit.worker.local::<ContentCache>();
+        assert!(cache.close_files());
+        assert_eq!(check(&kit), [0, 0, 0]);
+        assert!(!cache.close_files());
+        assert_eq!(kit.head("/7").length, Some(65537));
     }
 
     #[test]

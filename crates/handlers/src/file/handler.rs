@@ -10,13 +10,13 @@ use std::time::Duration;
 use h2o_config::{Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
     BodyUse, Counter, EarlyReroute, Exchange, Handler, Outcome, PathCheck, PathChecks, PathNeed,
-    Scope,
+    Scope, WorkerStarts,
 };
 
 use h2o_log::reason;
 use rustix::io::Errno;
 
-use super::cache::{CacheKey, ContentCache};
+use super::cache::{CacheKey, CloseIdleFiles, ContentCache};
 use super::document::Document;
 use super::encoding::{AcceptedEncodings, VARIANTS};
 use super::locate::{FoundFile, KeptVariant, Lookup, LookupResult};
@@ -42,7 +42,7 @@ pub(super) const DIR: Directive<Scope> = Directive {
         };
         check_later(scope, command, &name, need);
         try_files::note_root(scope, &name);
-        scope.handlers.push(Box::new(FileHandler(service)));
+        add(scope, service);
         Ok(())
     },
 };
@@ -59,10 +59,24 @@ pub(super) const FILE: Directive<Scope> = Directive {
         let name = some_file_name(command.node)?;
         let service = Service::file(scope, &name);
         check_later(scope, command, &name, PathNeed::File);
-        scope.handlers.push(Box::new(FileHandler(service)));
+        add(scope, service);
         Ok(())
     },
 };
+
+/// Adds the handler of a service, and the work that the workers then do besides.
+fn add(scope: &mut Scope, service: Arc<Service>) {
+    scope.handlers.push(Box::new(FileHandler(service)));
+    let serves_files = &mut scope.shared.edit::<ServesFiles>().0;
+    if !std::mem::replace(serves_files, true) {
+        let starts = &mut scope.shared.edit::<WorkerStarts>().0;
+        starts.push(Arc::new(CloseIdleFiles));
+    }
+}
+
+/// Whether the configuration has a `file.dir` or `file.file`.
+#[derive(Clone, Default)]
+struct ServesFiles(bool);
 
 /// Reads the name of a file or directory, which may not be empty: the root of the file system would be served.
 fn some_file_name(node: &Node) -> Result<Box<[u8]>, Error> {
@@ -204,7 +218,14 @@ fn look_up(
         now: wall_clock(exchange),
         turn: exchange.worker.clock.turn(),
     };
-    match lookup.run(Access::InMemory) {
+    let mut located = lookup.run(Access::InMemory);
+    // The files that the cache keeps open for later requests may have taken the last descriptors.
+    if matches!(located, Ok(LookupResult::Busy))
+        && exchange.worker.local::<ContentCache>().close_files()
+    {
+        located = lookup.run(Access::InMemory);
+    }
+    match located {
         Ok(located) => answer(exchange, &lookup, located),
         Err(_) => answer_later(exchange, lookup),
     }
@@ -317,14 +338,13 @@ fn file(exchange: &mut Exchange, lookup: &Lookup, mut found: FoundFile) -> Outco
         path: lookup.service.cache_path(&lookup.path),
     };
     let cache = exchange.worker.local::<ContentCache>();
-    let clock = &exchange.worker.clock;
     let entry = cache.insert(
         key,
         document,
         stamps,
         found.mtime_is_reliable,
         lookup.turn,
-        clock,
+        &exchange.worker,
     );
     respond::document(exchange, &entry.document)
 }
