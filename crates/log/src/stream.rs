@@ -544,7 +544,8 @@ impl Shared {
         if lines > 0 {
             report!(
                 warning,
-                "{lines} log lines may be lost, because the reader of the log had not taken them when the log was closed: {}",
+                "{} may be lost, because the reader of the log had not taken them when the log was closed: {}",
+                counted(lines),
                 self.name()
             );
         }
@@ -554,7 +555,8 @@ impl Shared {
         if lines > 0 {
             report!(
                 warning,
-                "{lines} log lines dropped, because the reader of the log is too slow or gone: {}",
+                "{} dropped, because the reader of the log is too slow or gone: {}",
+                counted(lines),
                 self.name()
             );
         }
@@ -636,6 +638,13 @@ fn has_unread(input: &OwnedFd) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
+fn counted(lines: u64) -> String {
+    match lines {
+        1 => "1 log line".to_owned(),
+        _ => format!("{lines} log lines"),
+    }
+}
+
 fn line_ends(lines: &[u8]) -> u64 {
     lines.iter().map(|&byte| u64::from(byte == b'\n')).sum()
 }
@@ -669,6 +678,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixListener;
 
+    use h2o_testkit::eventually;
+
     fn pipe() -> (File, Stream) {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let reader_of = Reader::Device("test".into());
@@ -687,13 +698,6 @@ mod tests {
         lines
             .map(|line| std::str::from_utf8(&line[..8]).unwrap().parse().unwrap())
             .collect()
-    }
-
-    /// Waits without a limit until `is_so` returns true.
-    fn until(mut is_so: impl FnMut() -> bool) {
-        while !is_so() {
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     #[test]
@@ -802,7 +806,9 @@ mod tests {
         stream.write(&line(0, 200_000), Duration::ZERO);
         assert!(stream.shared.lock().has_helper);
         drop(reader);
-        until(|| stream.shared.lock().phase == Phase::Closed);
+        eventually("the stream to be closed", || {
+            (stream.shared.lock().phase == Phase::Closed).then_some(())
+        });
         assert_eq!(stream.shared.lock().taken, 0);
     }
 
@@ -818,7 +824,10 @@ mod tests {
             stream.write(format!("line {number}\n").as_bytes(), Duration::ZERO);
         }
         let want: String = (0..6).map(|number| format!("line {number}\n")).collect();
-        until(|| std::fs::read_to_string(&path).is_ok_and(|text| text == want));
+        eventually("all lines to be in the file", || {
+            let text = std::fs::read_to_string(&path).ok()?;
+            (text == want).then_some(())
+        });
     }
 
     #[test]

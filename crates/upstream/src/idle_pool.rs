@@ -71,9 +71,14 @@ impl<C: 'static> IdlePool<C> {
                 IdleState::Closed => warn_once(
                     &CLOSED,
                     "detected close by upstream before the expected timeout",
+                    "the backend keeps idle connections for less than `proxy.timeout.keepalive`",
                 ),
                 IdleState::Unexpected => {
-                    warn_once(&TALKED, "unexpectedly received data to a pooled socket");
+                    warn_once(
+                        &TALKED,
+                        "unexpectedly received data to a pooled socket",
+                        "the backend has sent bytes that answer no request",
+                    );
                 }
             }
         }
@@ -153,11 +158,11 @@ async fn sweep<C: 'static>(pool: Weak<IdlePool<C>>, timer: Timer) {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static TALKED: AtomicBool = AtomicBool::new(false);
 
-/// Logs a warning once per process. H2O compatibility: the text is H2O's, including the number in its issue tracker, because
-/// scripts search logs for it.
-fn warn_once(has_warned: &AtomicBool, text: &str) {
+/// Logs a warning once per process. H2O compatibility: `text` is H2O's, with the number in its issue tracker, because scripts search logs
+/// for it.
+fn warn_once(has_warned: &AtomicBool, text: &str, reason: &str) {
     if !has_warned.swap(true, Relaxed) {
-        report!(warning, "{text} (see issue #679)");
+        report!(warning, "{text} (see issue #679): {reason}");
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Admission {
     Tunnel,
     /// Run the handlers once the whole body of the request has come.
     Collect(Collector),
-    /// Like [`Admission::Collect`], but only after this step (such as a guard, a handler that only refuses or lets through) has let the
+    /// Like [`Admission::Collect`], but only after this step (such as a guard) has let the
     /// request through.
     CollectOnceGuarded(Collector, WaitingStep),
     /// Run the handlers once the first bytes of the body have come; the handlers pull the rest.
@@ -60,7 +60,7 @@ pub(crate) fn admit(
         if let Some(held_back) = REFUSED_FOR_MEMORY.admit() {
             h2o_log::report!(
                 warning,
-                "requests get 503, because the buffers of a worker take almost its share of max-memory{held_back}"
+                "requests get 503, because the buffers of a worker hold more than 7/8 of its share of max-memory{held_back}"
             );
         }
         return Admission::Refuse(answers::no_room(context));
