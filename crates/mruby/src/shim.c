@@ -69,7 +69,8 @@ mrb_state *shim_open(struct shim_memory *memory)
 void shim_close(mrb_state *mrb, struct shim_watch *watch)
 {
   struct shim_memory *before = use_memory_of(mrb);
-  limits_close(watch);
+  if (watch)
+    limits_close(watch);
   mrb_close(mrb);
   use_memory(before);
 }

@@ -230,6 +230,8 @@ impl Vm {
             return Err(Error("a Ruby VM cannot be opened: no memory".into()));
         }
         let Some(watched) = Watched::new(raw, memory.get(), options.time_limit) else {
+            // SAFETY: the VM is open, nothing refers to it, and it has no watch.
+            unsafe { ffi::shim_close(raw, ptr::null_mut()) };
             return Err(Error("a Ruby VM cannot be opened: no memory".into()));
         };
         let vm = Rc::new_cyclic(|this| Self {
