@@ -67,14 +67,14 @@ pub struct Exchange {
     /// Number of internal redirects that the request has made so far.
     pub reroutes: Reroutes,
     /// Whether the request was delegated: a request for another resource has taken its place.
-    pub delegated: bool,
+    pub is_delegated: bool,
     /// Whether the request is forwarded to a server that was named not in the configuration but by a redirect, an error
     /// document or a backend. Responses of such a server cannot cause internal redirects.
     pub has_unconfigured_target: bool,
     /// Number of bytes of the request body that have arrived.
     pub request_body_bytes: u64,
     /// Whether an error document is being fetched to replace the response. This happens at most once per request.
-    pub error_document: bool,
+    pub awaits_error_document: bool,
     /// All header fields of the client's request, saved while the request is rerun with only some of them.
     pub saved_headers: Option<Headers>,
     /// A function that is applied to the final response of a rerun request, before the filters run.
@@ -194,9 +194,9 @@ impl Exchange {
             has_passed_guards: false,
             pushes: Vec::new(),
             reroutes: Reroutes::default(),
-            delegated: false,
+            is_delegated: false,
             has_unconfigured_target: false,
-            error_document: false,
+            awaits_error_document: false,
             request_body_bytes: 0,
             saved_headers: None,
             restore: None,
@@ -281,9 +281,9 @@ impl Exchange {
         self.has_passed_guards = false;
         self.pushes.clear();
         self.reroutes = Reroutes::default();
-        self.delegated = false;
+        self.is_delegated = false;
         self.has_unconfigured_target = false;
-        self.error_document = false;
+        self.awaits_error_document = false;
         self.request_body_bytes = 0;
         self.saved_headers = None;
         self.restore = None;
@@ -353,7 +353,7 @@ impl Exchange {
     /// The error response to send, if the request has exceeded the limit of internal redirects.
     pub fn count_reroute(&mut self, kind: RerouteKind) -> Result<(), Box<Response>> {
         let limits = &self.site.reroute_limits;
-        let is_delegation = self.delegated || kind == RerouteKind::Delegation;
+        let is_delegation = self.is_delegated || kind == RerouteKind::Delegation;
         let (count, limit) = if is_delegation {
             (&mut self.reroutes.delegations, limits.delegations)
         } else {
@@ -363,7 +363,7 @@ impl Exchange {
         if *count > limit {
             return Err(self.rerouted_too_often(is_delegation));
         }
-        self.delegated = is_delegation;
+        self.is_delegated = is_delegation;
         Ok(())
     }
 

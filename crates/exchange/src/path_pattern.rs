@@ -58,7 +58,7 @@ impl PathPattern {
 /// Bytes of memory that a compiled expression may take, and likewise its caches on each worker.
 const SIZE_LIMIT: usize = 1 << 20;
 
-/// Compiles a regular expression of the configuration, to be matched against octets.
+/// Compiles a regular expression of the configuration, to be matched against bytes.
 ///
 /// # Errors
 /// The reason why the text is no regular expression, in one line.
@@ -71,7 +71,7 @@ pub fn compile_regex(text: &str) -> Result<Regex, String> {
             .unicode(is_unicode)
             .build()
     };
-    // A path may have any octets. If `.` did not match them all, such a path would lead past the guards of a pattern.
+    // A path may have any bytes. If `.` did not match them all, such a path would lead past the guards of a pattern.
     let built = build(false).or_else(|_| build(true));
     built.map_err(|error| {
         let text = error.to_string();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_octet_is_matched() {
+    fn every_byte_is_matched() {
         for text in ["^/secret/(.*)$", "^/secret/[^/]+$", r"^/secret/\S+$"] {
             let pattern = PathPattern::new(text).unwrap();
             for path in [

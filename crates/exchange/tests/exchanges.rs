@@ -122,9 +122,9 @@ fn fill(exchange: &mut Exchange) {
         delegations: 3,
         reprocesses: 3,
     };
-    exchange.delegated = true;
+    exchange.is_delegated = true;
     exchange.has_unconfigured_target = true;
-    exchange.error_document = true;
+    exchange.awaits_error_document = true;
     exchange.request_body_bytes = 5;
     exchange.saved_headers = Some(Headers::new());
     exchange.restore = Some(Box::new(|_, _| {
@@ -169,9 +169,9 @@ fn traces(exchange: &Exchange) -> Vec<&'static str> {
         ("is_hinted", exchange.is_hinted),
         ("pushes", !exchange.pushes.is_empty()),
         ("reroutes", exchange.reroutes != Reroutes::default()),
-        ("delegated", exchange.delegated),
+        ("delegated", exchange.is_delegated),
         ("has_unconfigured_target", exchange.has_unconfigured_target),
-        ("error_document", exchange.error_document),
+        ("error_document", exchange.awaits_error_document),
         ("request_body_bytes", exchange.request_body_bytes > 0),
         ("saved_headers", exchange.saved_headers.is_some()),
         ("restore", exchange.restore.is_some()),

@@ -213,7 +213,7 @@ impl Handler for Preflight {
 
 impl Filter for CorsFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
-        if exchange.error_document {
+        if exchange.awaits_error_document {
             // The fields of the error's response stay: the request for the document has no `origin`.
             return FilterResult::Continue;
         }

@@ -118,7 +118,7 @@ struct ErrorDocFilter {
 impl Filter for ErrorDocFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         let is_error = (400..=599).contains(&response.status.as_u16());
-        if !is_error || exchange.error_document {
+        if !is_error || exchange.awaits_error_document {
             return FilterResult::Continue;
         }
         let document = self
@@ -128,7 +128,7 @@ impl Filter for ErrorDocFilter {
         let Some(document) = document else {
             return FilterResult::Continue;
         };
-        exchange.error_document = true;
+        exchange.awaits_error_document = true;
         let method = match &exchange.request.method {
             Method::Post => Method::Get,
             method => method.clone(),

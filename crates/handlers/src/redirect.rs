@@ -144,7 +144,7 @@ impl Handler for Redirect {
                 Outcome::Reroute(self.reroute_internally(exchange, url))
             }
             // The request is an internal redirect already, so its client gets the content of the URL, not a redirect.
-            RedirectKind::External if exchange.delegated => {
+            RedirectKind::External if exchange.is_delegated => {
                 let url = self.destination(exchange);
                 Outcome::Reroute(self.follow(exchange, url))
             }
@@ -454,7 +454,7 @@ mod tests {
         for (status, method, want) in cases {
             let config = format!("redirect: {{ url: http://h/, status: {status}, internal: NO }}");
             let got = rerouted(&config, |exchange| {
-                exchange.delegated = true;
+                exchange.is_delegated = true;
                 exchange.request.method = method;
             });
             assert_eq!(

@@ -37,7 +37,7 @@ pub(crate) fn is_on(settings: &SettingsMap) -> bool {
 /// Makes the pipe of a request body keep the content that it passes on, if the response may be dropped and the request
 /// sent again to another URL.
 pub(crate) fn keep_content(exchange: &Exchange, pipe: &BodyPipe) {
-    if exchange.delegated || is_on(&exchange.site.path(exchange.route).settings) {
+    if exchange.is_delegated || is_on(&exchange.site.path(exchange.route).settings) {
         pipe.keep();
     }
 }

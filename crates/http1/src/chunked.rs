@@ -139,9 +139,10 @@ impl ChunkedReader {
 
     /// Bytes that are still to come of the current chunk's data; 0 if the next byte is framing.
     pub(crate) const fn data_left(&self) -> u64 {
-        match self.state {
-            ChunkState::Data { left } => left,
-            _ => 0,
+        if let ChunkState::Data { left } = self.state {
+            left
+        } else {
+            0
         }
     }
 

@@ -147,25 +147,25 @@ extern "C" fn h2o_mruby_kept_pattern(
     1
 }
 
-/// The octets as text; `None` if they are not UTF-8. Most subjects of searches are short and ASCII, which is found out more quickly than
-/// whether other octets are UTF-8.
-pub(crate) fn as_text(octets: &[u8]) -> Option<&str> {
-    if octets.is_ascii() {
+/// The bytes as text; `None` if they are not UTF-8. Most subjects of searches are short and ASCII, which is found out more quickly than
+/// whether other bytes are UTF-8.
+pub(crate) fn as_text(bytes: &[u8]) -> Option<&str> {
+    if bytes.is_ascii() {
         // SAFETY: ASCII is UTF-8.
-        return Some(unsafe { std::str::from_utf8_unchecked(octets) });
+        return Some(unsafe { std::str::from_utf8_unchecked(bytes) });
     }
-    std::str::from_utf8(octets).ok()
+    std::str::from_utf8(bytes).ok()
 }
 
-/// The octets of a String.
+/// The bytes of a String.
 ///
 /// # Safety
-/// `start` points to `len` octets that do not change during `'a`; it may be null if `len` is 0.
+/// `start` points to `len` bytes that do not change during `'a`; it may be null if `len` is 0.
 pub(crate) unsafe fn slice_of<'a>(start: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller promises that `start` points to `len` octets that do not change.
+    // SAFETY: the caller promises that `start` points to `len` bytes that do not change.
     unsafe { std::slice::from_raw_parts(start, len) }
 }
 

@@ -33,8 +33,8 @@ impl Reader<'_> {
         self.text.get(self.at).copied()
     }
 
-    fn skip_if(&mut self, octet: u8) -> bool {
-        let is_there = self.peek() == Some(octet);
+    fn skip_if(&mut self, byte: u8) -> bool {
+        let is_there = self.peek() == Some(byte);
         self.at += usize::from(is_there);
         is_there
     }
@@ -72,7 +72,7 @@ impl Reader<'_> {
 
     fn digits(&mut self) -> Option<()> {
         let start = self.at;
-        while self.peek().is_some_and(|octet| octet.is_ascii_digit()) {
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
         }
         (self.at > start).then_some(())
@@ -111,7 +111,7 @@ impl Reader<'_> {
             let rest = &self.text[self.at..];
             let plain = rest
                 .iter()
-                .position(|octet| matches!(octet, b'"' | b'\\' | 0..0x20))?;
+                .position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
             out.extend_from_slice(&rest[..plain]);
             self.at += plain + 1;
             match rest[plain] {
@@ -162,10 +162,10 @@ impl Reader<'_> {
     fn unit(&mut self) -> Option<u32> {
         let digits = self.text.get(self.at..self.at + 4)?;
         self.at += 4;
-        let digit = |octet: &u8| char::from(*octet).to_digit(16);
+        let digit = |byte: &u8| char::from(*byte).to_digit(16);
         digits
             .iter()
-            .try_fold(0, |unit, octet| Some(unit << 4 | digit(octet)?))
+            .try_fold(0, |unit, byte| Some(unit << 4 | digit(byte)?))
     }
 
     fn key(&mut self) -> Option<Vec<u8>> {
@@ -406,9 +406,9 @@ impl Writer<'_> {
 
     fn text(&mut self, text: &[u8]) {
         self.out.push(b'"');
-        for octet in text {
-            match octet {
-                b'"' | b'\\' => self.out.extend_from_slice(&[b'\\', *octet]),
+        for byte in text {
+            match byte {
+                b'"' | b'\\' => self.out.extend_from_slice(&[b'\\', *byte]),
                 8 => self.out.extend_from_slice(b"\\b"),
                 12 => self.out.extend_from_slice(b"\\f"),
                 b'\n' => self.out.extend_from_slice(b"\\n"),
@@ -416,8 +416,8 @@ impl Writer<'_> {
                 b'\t' => self.out.extend_from_slice(b"\\t"),
                 0..0x20 => self
                     .out
-                    .extend_from_slice(format!("\\u{octet:04x}").as_bytes()),
-                _ => self.out.push(*octet),
+                    .extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+                _ => self.out.push(*byte),
             }
         }
         self.out.push(b'"');

@@ -23,13 +23,13 @@ use crate::direct::{self, SocketSpec};
 use crate::message::{receive, send, text_of};
 use crate::rotation::{self, Rotation};
 
-/// The only argument of a program that is to run as a keeper (the process with the starting user's rights).
+/// The only argument of a program that is to run as a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 
 /// Length in bytes of the longest message. A task with a longer name is not put on the list of permitted tasks.
 const LONGEST: usize = 64 * 1024;
 
-/// A kind of task that the keeper (the process with the starting user's rights) does for the server.
+/// A kind of task that the keeper does for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Task {
@@ -71,14 +71,14 @@ type Tasks = HashSet<(Task, OsString)>;
 /// that keeps these rights) may do.
 static DONE: Mutex<Option<Tasks>> = Mutex::new(None);
 
-/// The server's end of the socket to the keeper (the process with the starting user's rights).
+/// The server's end of the socket to the keeper.
 static KEEPER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a task on the list of those that the keeper (the process with the starting user's rights) may do.
+/// Puts a task on the list of those that the keeper may do.
 pub(crate) fn remember(task: Task, name: &OsStr) {
     if KEEPER.get().is_none() && name.len() < LONGEST {
         let mut done = lock(&DONE);
@@ -101,7 +101,7 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     if let Some(output) = output {
         command.stdout(output.try_clone()?).stderr(output);
     }
-    // The keeper (the process with the starting user's rights) ends when this process ends, since that closes the socket.
+    // The keeper ends when this process ends, since that closes the socket.
     drop(command.spawn()?);
     for (task, name) in lock(&DONE).take().unwrap_or_default() {
         send(&ours, task as u8, name.as_bytes(), None)?;
@@ -111,12 +111,12 @@ pub fn start_keeper(program: &str, output: Option<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// First byte of an answer of the keeper (the process with the starting user's rights): the task was done, or it was refused
+/// First byte of an answer of the keeper: the task was done, or it was refused
 /// and the reason follows.
 const DONE_SO: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Asks the keeper (the process with the starting user's rights) for a descriptor; `None` if there is no keeper, or the
+/// Asks the keeper for a descriptor; `None` if there is no keeper, or the
 /// keeper has ended.
 pub(crate) fn request_descriptor(
     task: Task,
@@ -130,7 +130,7 @@ pub(crate) fn request_descriptor(
     Some(answer.and_then(descriptor))
 }
 
-/// Lets the keeper (the process with the starting user's rights) do a task; `None` if there is no keeper, or the keeper has
+/// Lets the keeper do a task; `None` if there is no keeper, or the keeper has
 /// ended.
 pub(crate) fn request_task(
     task: Task,
@@ -149,7 +149,7 @@ pub(crate) fn request_task(
     })
 }
 
-/// The main loop of the keeper (the process with the starting user's rights): does the tasks that the server at the other
+/// The main loop of the keeper: does the tasks that the server at the other
 /// end of `socket` asks for, until the server has ended. `learn` reads a configuration: the tasks that it does or
 /// [announces](crate::will_bind) are permitted afterwards. `expand` returns the files that match a pattern.
 ///

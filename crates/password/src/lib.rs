@@ -28,8 +28,8 @@ impl PasswordHash {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(encoded) = text.strip_prefix("{SHA}") {
-            let octets = STANDARD.decode(encoded).ok()?;
-            return octets.try_into().ok().map(Self::Sha1);
+            let bytes = STANDARD.decode(encoded).ok()?;
+            return bytes.try_into().ok().map(Self::Sha1);
         }
         if let Some(rest) = text.strip_prefix("$apr1$") {
             let (salt, hash) = rest.split_once('$')?;
@@ -98,8 +98,8 @@ pub fn apr1(password: &[u8], salt: &[u8]) -> Option<Vec<u8>> {
     }
     let mut rest = password.len();
     while rest > 0 {
-        let octet = if rest & 1 == 1 { &[0] } else { &password[..1] };
-        first.update(octet);
+        let byte = if rest & 1 == 1 { &[0] } else { &password[..1] };
+        first.update(byte);
         rest >>= 1;
     }
     let mut result = first.finalize();
@@ -119,7 +119,7 @@ pub fn apr1(password: &[u8], salt: &[u8]) -> Option<Vec<u8>> {
     }
 
     let mut text = [b"$apr1$", salt, b"$"].concat();
-    // The octets of the hash are encoded in groups of up to three, in this order.
+    // The bytes of the hash are encoded in groups of up to three, in this order.
     for group in [
         &[0, 6, 12][..],
         &[1, 7, 13],

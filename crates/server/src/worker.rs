@@ -25,7 +25,7 @@ use crate::event::watched_sockets::WatchedSockets;
 use crate::generation::{Generation, LocalGeneration, start_features};
 use crate::quic::connections::QuicConnections;
 use crate::quic::endpoint::QuicShared;
-use crate::quic::handover::{Handover, Links};
+use crate::quic::handover::{Handover, OtherGenerations};
 use crate::quic::mail::Mailbox;
 use crate::request::sub_request::SubRequestHandlers;
 use crate::site::certificates::{CertificateReload, CertificateWatch};
@@ -81,7 +81,7 @@ pub(crate) struct WorkerConfig {
     /// Queues in which workers pass QUIC datagrams to each other.
     pub(crate) mailboxes: Arc<[Mailbox]>,
     /// Channels to the other generations of this server (processes before and after an upgrade of the binary).
-    pub(crate) links: Arc<Links>,
+    pub(crate) other_generations: Arc<OtherGenerations>,
     /// What all workers know about the network paths to QUIC clients.
     pub(crate) known_paths: KnownPaths,
     /// The address validation tokens that QUIC clients have used at any worker.
@@ -107,7 +107,12 @@ impl Server {
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let mut current = Current::new(loaded, resumption);
         let handover = bound.handover.take();
-        let links = Arc::new(handover.as_ref().map(Handover::links).unwrap_or_default());
+        let other_generations = Arc::new(
+            handover
+                .as_ref()
+                .map(Handover::other_generations)
+                .unwrap_or_default(),
+        );
         let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0, None)?;
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
@@ -137,7 +142,7 @@ impl Server {
                 counters,
                 orders,
                 mailboxes: Arc::clone(&mailboxes),
-                links: Arc::clone(&links),
+                other_generations: Arc::clone(&other_generations),
                 known_paths: known_paths.clone(),
                 used_tokens: Arc::clone(&used_tokens),
                 refreshes_resumption: index == 0,
@@ -171,7 +176,7 @@ impl Server {
         }
         server.current.begin_services(None)?;
         if let Some(handover) = handover {
-            handover.begin(links, mailboxes);
+            handover.begin(other_generations, mailboxes);
         }
         Ok(server)
     }
@@ -343,7 +348,7 @@ pub(crate) fn only_config(
         counters: Arc::default(),
         orders,
         mailboxes: std::iter::once(Mailbox::default()).collect(),
-        links: Arc::default(),
+        other_generations: Arc::default(),
         known_paths: KnownPaths::default(),
         used_tokens: Arc::default(),
         refreshes_resumption: false,
@@ -414,7 +419,7 @@ pub(crate) fn event_loop(config: WorkerConfig) -> io::Result<EventLoop> {
         known_paths: config.known_paths,
         used_tokens: config.used_tokens,
         mailboxes: config.mailboxes,
-        links: config.links,
+        other_generations: config.other_generations,
     };
     event_loop.add(|registry, first_token| {
         QuicConnections::new(quic_context, registry, first_token, &mut generation, shared)

@@ -82,9 +82,9 @@ impl BackendUrl {
         })
     }
 
-    /// Like [`BackendUrl::parse`], for a URL whose path and query may have octets that are no UTF-8.
+    /// Like [`BackendUrl::parse`], for a URL whose path and query may have bytes that are no UTF-8.
     #[must_use]
-    pub fn parse_octets(url: &[u8]) -> Option<Self> {
+    pub fn parse_bytes(url: &[u8]) -> Option<Self> {
         let error = match std::str::from_utf8(url) {
             Ok(text) => return Self::parse(text),
             Err(error) => error,
@@ -165,7 +165,7 @@ mod tests {
             (b"http://a/\xe9 b", None),
             (b"http://a/\xe9\r\n", None),
         ] {
-            let parsed = BackendUrl::parse_octets(url);
+            let parsed = BackendUrl::parse_bytes(url);
             let path = parsed.as_ref().map(|url| &*url.path);
             assert_eq!(path, want, "{}", url.escape_ascii());
         }

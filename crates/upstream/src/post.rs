@@ -157,9 +157,9 @@ mod tests {
             let (mut socket, _) = listener.accept().unwrap();
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\nquestion") {
-                let mut octet = [0];
-                socket.read_exact(&mut octet).unwrap();
-                request.push(octet[0]);
+                let mut byte = [0];
+                socket.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
             }
             for piece in pieces {
                 // The result is ignored: the client may have closed the connection already.

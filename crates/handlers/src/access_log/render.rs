@@ -94,7 +94,7 @@ impl Line<'_> {
             Field::HostName => self.text(host_name(exchange)),
             // Clients choose what the groups of regular-expression paths contain. H2O compatibility: other variables are written as they are.
             Field::Env(name) if name.starts_with("PATH_") => self.text(exchange.env(name)?),
-            Field::Env(name) => self.octets(exchange.env(name)?),
+            Field::Env(name) => self.bytes(exchange.env(name)?),
             Field::RequestHeader(name) => self.text(request_headers(exchange).get(name.as_name())?),
             Field::Upgrade => self.unless_empty(exchange.request.upgrade()),
             Field::Expect => self.unless_empty(exchange.request.expect()),
@@ -133,11 +133,11 @@ impl Line<'_> {
     }
 
     fn raw(&mut self, text: &str) -> Option<()> {
-        self.octets(text.as_bytes())
+        self.bytes(text.as_bytes())
     }
 
-    fn octets(&mut self, octets: &[u8]) -> Option<()> {
-        self.out.extend_from_slice(octets);
+    fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
+        self.out.extend_from_slice(bytes);
         Some(())
     }
 

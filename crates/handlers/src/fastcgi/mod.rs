@@ -13,16 +13,15 @@ use std::time::Duration;
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Level, Levels, Node, Pass};
 use h2o_exchange::Scope;
 use h2o_http::Scheme;
-use h2o_upstream::{BackendHost, BackendUrl, Balancing, FastcgiTarget, HealthCheck, Upstream};
+use h2o_upstream::{
+    BackendHost, BackendUrl, Balancing, FastcgiTarget, HealthCheck, MAX_UNIX_PATH, Upstream,
+};
 
 use crate::proxy::Upstreams;
 use crate::proxy::health_policy::{self, CheckSettings};
 use crate::proxy::settings::{ProxySettings, Timeouts};
 use crate::time_limit::{milliseconds, time_limit};
 use handler::FastcgiHandler;
-
-/// Longest path of a Unix socket in bytes (`sun_path`), without the terminating zero.
-const MAX_UNIX_PATH: usize = 107;
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
     Directive {

@@ -181,7 +181,7 @@ pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
     let mut url = Vec::with_capacity(path.len() + exchange.request.query().len());
     escape::uri(&path[slashes.saturating_sub(1)..], b"/", &mut url);
     url.extend_from_slice(exchange.request.query());
-    if exchange.delegated {
+    if exchange.is_delegated {
         let method = match &exchange.request.method {
             Method::Post => Method::Get,
             other => other.clone(),

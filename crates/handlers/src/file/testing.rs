@@ -251,7 +251,7 @@ impl Ask<'_> {
             let mut exchange = reference.borrow_mut();
             exchange.request.method = self.method;
             exchange.request.version = self.version;
-            exchange.delegated = self.delegated;
+            exchange.is_delegated = self.delegated;
             for (name, value) in &self.fields {
                 exchange.request.headers.push(*name, value.as_bytes());
             }

@@ -240,7 +240,7 @@ struct HeaderFilter {
 impl Filter for HeaderFilter {
     fn on_response(&self, exchange: &mut Exchange, response: &mut Response) -> FilterResult {
         for edit in &self.edits {
-            if exchange.error_document {
+            if exchange.awaits_error_document {
                 // An error document takes the place of a failed response that the rules of its path have edited
                 // already. The document's path may have the same rules, so they add nothing a second time.
                 edit.apply_again(&mut response.headers);

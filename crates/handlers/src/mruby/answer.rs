@@ -308,8 +308,8 @@ fn read_text(spelling: &[u8], value: &[u8], add: &mut AddField<'_>) -> Result<()
         None => lower_name(spelling)?,
     };
     // Most values have no line feed or other control character. This loop has no early exit, so that it compares many
-    // octets at once.
-    let has_controls = |found, octet: &u8| found | (*octet < b' ') | (*octet == 0x7f);
+    // bytes at once.
+    let has_controls = |found, byte: &u8| found | (*byte < b' ') | (*byte == 0x7f);
     if !value.iter().fold(false, has_controls) {
         add(&name, spelling, value);
         return Ok(());

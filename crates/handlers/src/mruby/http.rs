@@ -46,7 +46,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     // H2O compatibility: the text is H2O's.
     let invalid = || Leave::argument("invaild URL");
     let url = vm.bytes(arguments.get(0)).ok_or_else(invalid)?;
-    let url = BackendUrl::parse_octets(&url).ok_or_else(invalid)?;
+    let url = BackendUrl::parse_bytes(&url).ok_or_else(invalid)?;
     let options = arguments.get(1);
     let option = |name: &str| {
         if options.is_nil() {
@@ -84,7 +84,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     }
     let body = match option("body")? {
         none if none.is_nil() => RequestBody::None,
-        text if text.kind() == Kind::String => octets(vm.bytes(text).unwrap_or_default()),
+        text if text.kind() == Kind::String => bytes(vm.bytes(text).unwrap_or_default()),
         // A body in chunked coding is decoded below.
         source => match if coding.is_none() {
             input::take(vm, source)?
@@ -97,7 +97,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
                 let text = (text.kind() == Kind::String)
                     .then(|| vm.bytes(text))
                     .flatten();
-                octets(text.ok_or_else(|| Leave::argument("body.read did not return string"))?)
+                bytes(text.ok_or_else(|| Leave::argument("body.read did not return string"))?)
             }
         },
     };
@@ -109,7 +109,7 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
         }
         (RequestBody::Bytes(encoded), Some(true)) => {
             let invalid = |_| Leave::argument("the body is not in chunked coding");
-            octets(h2o_upstream::decode_chunked(&encoded).map_err(invalid)?)
+            bytes(h2o_upstream::decode_chunked(&encoded).map_err(invalid)?)
         }
         (body, _) => body,
     };
@@ -157,8 +157,8 @@ fn request(vm: &Vm, call: &h2o_mruby::Call<'_>) -> Result<Value, Leave> {
     vm.object(class, request).map_err(Leave::Raise)
 }
 
-fn octets(octets: Vec<u8>) -> RequestBody {
-    RequestBody::Bytes(Bytes::from(octets))
+fn bytes(bytes: Vec<u8>) -> RequestBody {
+    RequestBody::Bytes(Bytes::from(bytes))
 }
 
 /// A request that a script sends to another server.

@@ -22,7 +22,7 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
         })?;
         Ok(vm.integer(i64::try_from(len).unwrap_or(i64::MAX))?)
     })?;
-    // The octets from `from` on, at most `len`. The value is an exception if the body cannot be read.
+    // The bytes from `from` on, at most `len`. The value is an exception if the body cannot be read.
     vm.define(class, "__part", |vm, call| {
         let [from, len] = call.arguments.exactly()?;
         let (from, len) = (position(from)?, position(len)?);
@@ -63,7 +63,7 @@ pub(super) fn take(vm: &Vm, input: Value) -> Result<Option<RequestBody>, Leave> 
 
 /// Reads a part of a temporary file: at once if it is in the page cache, otherwise the strand (fiber) waits.
 fn read(vm: &Vm, mut range: FileRange) -> Result<Value, Leave> {
-    // A String of that length raises an exception, so the octets behind it are not needed.
+    // A String of that length raises an exception, so the bytes behind it are not needed.
     range.len = range.len.min(vm.memory_limit() as u64 + 1);
     let mut reading = Box::pin(read_all(range.clone()));
     if let Poll::Ready(read) = reading
@@ -91,7 +91,7 @@ fn read(vm: &Vm, mut range: FileRange) -> Result<Value, Leave> {
 
 fn give(vm: &Vm, read: Result<Vec<u8>, BodyError>) -> Result<Value, Value> {
     match read {
-        Ok(octets) => vm.string(octets),
+        Ok(bytes) => vm.string(bytes),
         Err(error) => Err(vm.exception("IOError", &error.to_string())),
     }
 }

@@ -86,7 +86,7 @@ impl RequestState {
         self.body_len
     }
 
-    /// The request body from the octet `from` on, at most `len` octets.
+    /// The request body from the byte `from` on, at most `len` bytes.
     pub(super) fn part_of_body(&self, from: u64, len: u64) -> RequestBody {
         match &*self.body.borrow() {
             RequestBody::Bytes(bytes) => {

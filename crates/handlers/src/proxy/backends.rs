@@ -150,7 +150,7 @@ fn how_to_write(url: &str) -> String {
     {
         let len = path.len();
         return format!(
-            "the path of a Unix socket has at most {MAX_UNIX_PATH} octets, and this one has {len}"
+            "the path of a Unix socket has at most {MAX_UNIX_PATH} bytes, and this one has {len}"
         );
     }
     let better = match socket {
@@ -217,7 +217,7 @@ mod tests {
             ),
             (
                 &long,
-                "the path of a Unix socket has at most 107 octets, and this one has 108",
+                "the path of a Unix socket has at most 107 bytes, and this one has 108",
             ),
         ];
         for (url, want) in cases {

@@ -106,7 +106,7 @@ impl ResponseRules {
             }
         }
         if noted.location
-            && exchange.delegated
+            && exchange.is_delegated
             && let Some(order) = follow(exchange, scheme, &reply)
         {
             return Outcome::Reroute(order);

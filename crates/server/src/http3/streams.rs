@@ -50,7 +50,7 @@ pub(super) struct Http3Streams {
     /// The server's unidirectional streams, in the order of [`LocalStream::ALL`]; `None`: the stream is not open yet.
     local: [Option<StreamId>; 3],
     /// The driver's own state of each stream, by slot.
-    lines: Vec<Line>,
+    io: Vec<StreamIo>,
     /// Number of streams that the engine's scheduler knows to have something to send.
     ready: usize,
     /// The remaining output of responses that the transport has not taken yet, although their requests are over.
@@ -81,7 +81,7 @@ struct Kept {
 
 /// The driver's own state of the stream of a request.
 #[derive(Default)]
-struct Line {
+struct StreamIo {
     id: Option<StreamId>,
     output: Output,
     /// Whether the request table has something to send on the stream.
@@ -113,7 +113,7 @@ impl Http3Streams {
                 .filter(|window| *window < SMALL_WINDOW)
                 .unwrap_or(u64::MAX),
             local: [None; 3],
-            lines: Vec::new(),
+            io: Vec::new(),
             ready: 0,
             tails: Tails::default(),
             has_datagrams,
@@ -241,10 +241,10 @@ impl Http3Streams {
     /// Begins the state of the stream of a new request.
     pub(super) fn begin(&mut self, key: StreamKey, id: StreamId) -> Protocol {
         let index = key.index();
-        if self.lines.len() <= index {
-            self.lines.resize_with(index + 1, Line::default);
+        if self.io.len() <= index {
+            self.io.resize_with(index + 1, StreamIo::default);
         }
-        self.lines[index] = Line {
+        self.io[index] = StreamIo {
             id: Some(id),
             window: FIRST_WINDOW,
             // The first piece of a response body after the initial window is small for a client whose initial window is small: such a
@@ -252,7 +252,7 @@ impl Http3Streams {
             piece: usize::try_from(self.first_window)
                 .unwrap_or(usize::MAX)
                 .max(LEAST_PIECE),
-            ..Line::default()
+            ..StreamIo::default()
         };
         Protocol::Http3(Http3Stream {
             id: id.number(),
@@ -260,27 +260,27 @@ impl Http3Streams {
         })
     }
 
-    fn line(&mut self, key: StreamKey) -> Option<&mut Line> {
-        let line = self.lines.get_mut(key.index())?;
-        line.id.is_some().then_some(line)
+    fn io(&mut self, key: StreamKey) -> Option<&mut StreamIo> {
+        let io = self.io.get_mut(key.index())?;
+        io.id.is_some().then_some(io)
     }
 
     /// Number of bytes that may be read of a stream now.
     pub(super) fn window(&mut self, key: StreamKey) -> usize {
-        self.line(key).map_or(usize::MAX, |line| line.window)
+        self.io(key).map_or(usize::MAX, |io| io.window)
     }
 
     /// Notes that a stream was not read to its end, because its window is used up.
     pub(super) fn note_unread(&mut self, key: StreamKey) {
-        if let Some(line) = self.line(key) {
-            line.has_unread = true;
+        if let Some(io) = self.io(key) {
+            io.has_unread = true;
         }
     }
 
     /// Notes that `len` bytes of a request's body have come.
     pub(super) fn on_content(&mut self, key: StreamKey, len: usize) {
-        if let Some(line) = self.line(key) {
-            line.window = line.window.saturating_sub(len);
+        if let Some(io) = self.io(key) {
+            io.window = io.window.saturating_sub(len);
         }
     }
 
@@ -306,12 +306,12 @@ impl Http3Streams {
         let Some(key) = self.engine.find(engine_id(id)) else {
             return;
         };
-        let Self { quic, lines, .. } = self;
-        let Some(line) = lines.get_mut(key.index()) else {
+        let Self { quic, io, .. } = self;
+        let Some(io) = io.get_mut(key.index()) else {
             return;
         };
-        quic.with(|quic| line.output.flush(quic, id));
-        line.is_blocked = !line.output.is_empty();
+        quic.with(|quic| io.output.flush(quic, id));
+        io.is_blocked = !io.output.is_empty();
         self.update_ready(key);
     }
 
@@ -331,11 +331,11 @@ impl Http3Streams {
     }
 
     fn update_ready(&mut self, key: StreamKey) {
-        let Some(line) = self.lines.get_mut(key.index()) else {
+        let Some(io) = self.io.get_mut(key.index()) else {
             return;
         };
-        let is_queued = line.is_ready && !line.is_blocked;
-        if std::mem::replace(&mut line.is_queued, is_queued) != is_queued {
+        let is_queued = io.is_ready && !io.is_blocked;
+        if std::mem::replace(&mut io.is_queued, is_queued) != is_queued {
             if is_queued {
                 self.ready += 1;
             } else {
@@ -348,12 +348,12 @@ impl Http3Streams {
     /// How many bytes of a response's body to ask its source for, `most` at most: bytes that the transport does not take wait in
     /// memory until the client raises the window.
     pub(super) fn piece(&self, key: StreamKey, most: usize) -> usize {
-        let Some(line) = self.lines.get(key.index()) else {
+        let Some(io) = self.io.get(key.index()) else {
             return most;
         };
-        let known = self.first_window.saturating_sub(line.sent);
+        let known = self.first_window.saturating_sub(io.sent);
         match usize::try_from(known).unwrap_or(usize::MAX) {
-            0 => line.piece.min(most),
+            0 => io.piece.min(most),
             known => known.min(most),
         }
     }
@@ -361,14 +361,14 @@ impl Http3Streams {
     /// Whether the transport takes data for a stream now. If not, the transport reports when it does
     /// ([`Http3Streams::on_writable`]).
     pub(super) fn takes_more(&mut self, key: StreamKey) -> bool {
-        let Some(line) = self.line(key) else {
+        let Some(io) = self.io(key) else {
             return false;
         };
-        let Some(id) = line.id else { return false };
-        let takes = line.output.is_empty() && self.quic.has_room(id);
+        let Some(id) = io.id else { return false };
+        let takes = io.output.is_empty() && self.quic.has_room(id);
         if !takes {
-            if let Some(line) = self.line(key) {
-                line.is_blocked = true;
+            if let Some(io) = self.io(key) {
+                io.is_blocked = true;
             }
             self.update_ready(key);
         }
@@ -394,13 +394,13 @@ impl Http3Streams {
     /// Notes that `len` bytes of a response's body were written. Next time the source will be asked for as many bytes as the
     /// transport took, or for twice as many if the transport took all.
     fn fit_piece(&mut self, key: StreamKey, len: usize) {
-        let Some(line) = self.lines.get_mut(key.index()) else {
+        let Some(io) = self.io.get_mut(key.index()) else {
             return;
         };
-        if !line.output.is_empty() {
-            line.piece = len.saturating_sub(line.output.retained()).max(LEAST_PIECE);
-        } else if line.piece <= len {
-            line.piece = len.saturating_mul(2);
+        if !io.output.is_empty() {
+            io.piece = len.saturating_sub(io.output.retained()).max(LEAST_PIECE);
+        } else if io.piece <= len {
+            io.piece = len.saturating_mul(2);
         }
     }
 
@@ -417,13 +417,13 @@ impl Http3Streams {
         len: usize,
         write: impl FnOnce(&mut Output, &mut Connection, StreamId),
     ) {
-        let Some(line) = self.lines.get_mut(key.index()) else {
+        let Some(io) = self.io.get_mut(key.index()) else {
             return;
         };
-        let Some(id) = line.id else { return };
-        line.sent += len as u64;
-        self.quic.with(|quic| write(&mut line.output, quic, id));
-        line.is_blocked |= !line.output.is_empty();
+        let Some(id) = io.id else { return };
+        io.sent += len as u64;
+        self.quic.with(|quic| write(&mut io.output, quic, id));
+        io.is_blocked |= !io.output.is_empty();
     }
 
     /// Sends a piece of a response's body in a DATA frame.
@@ -484,14 +484,14 @@ impl Http3Streams {
     /// network and which wait for their window.
     pub(super) fn transfers(&self) -> Vec<StreamTransfers> {
         let of_stream = |info: h2o_http3::StreamInfo| {
-            let line = self.lines.get(info.key.index());
+            let io = self.io.get(info.key.index());
             StreamTransfers {
                 id: slot(info.key),
                 received: info.received,
-                may_receive: line.is_some_and(|line| line.window > 0),
+                may_receive: io.is_some_and(|io| io.window > 0),
                 sent: info.sent,
                 lacks_window: false,
-                lacks_connection: line.is_some_and(|line| line.is_blocked),
+                lacks_connection: io.is_some_and(|io| io.is_blocked),
             }
         };
         self.engine.streams().map(of_stream).collect()
@@ -504,10 +504,10 @@ impl Http3Streams {
 
     /// Bytes of memory that the streams hold.
     pub(super) fn retained(&self) -> usize {
-        let lines = self.lines.iter().map(|line| line.output.retained());
+        let io = self.io.iter().map(|io| io.output.retained());
         self.engine.retained()
-            + self.lines.capacity() * size_of::<Line>()
-            + lines.sum::<usize>()
+            + self.io.capacity() * size_of::<StreamIo>()
+            + io.sum::<usize>()
             + self.tails.retained()
             + (self.kept.as_ref()).map_or(0, |kept| size_of::<Kept>() + kept.frames.len())
     }
@@ -515,7 +515,7 @@ impl Http3Streams {
     /// Frees memory that can be allocated again when it is needed. The connection must have no streams.
     pub(super) fn shrink(&mut self) {
         self.engine.shrink();
-        self.lines = Vec::new();
+        self.io = Vec::new();
         self.readable = Vec::new();
         self.tunnels = Vec::new();
         self.tails.shrink();
@@ -677,8 +677,8 @@ impl Streams for Http3Streams {
 
     fn set_ready(&mut self, id: SlotId, is_ready: bool) {
         let key = stream(id);
-        if let Some(line) = self.line(key) {
-            line.is_ready = is_ready;
+        if let Some(io) = self.io(key) {
+            io.is_ready = is_ready;
             self.update_ready(key);
         }
     }
@@ -732,19 +732,19 @@ impl Streams for Http3Streams {
 
     fn open_window(&mut self, turn: &mut Turn<'_>, id: SlotId, window: Window) {
         let body = turn.connection.listener.setup.http3.input_window_size as usize;
-        let Some(line) = self.line(stream(id)) else {
+        let Some(io) = self.io(stream(id)) else {
             return;
         };
         match window {
-            Window::Body => line.window += body.saturating_sub(FIRST_WINDOW),
+            Window::Body => io.window += body.saturating_sub(FIRST_WINDOW),
             Window::Tunnel(limit) => {
-                line.window += (limit as usize).saturating_sub(FIRST_WINDOW);
+                io.window += (limit as usize).saturating_sub(FIRST_WINDOW);
             }
-            Window::Credit(len) => line.window += len,
+            Window::Credit(len) => io.window += len,
         }
-        if line.window > 0
-            && std::mem::take(&mut line.has_unread)
-            && let Some(id) = line.id
+        if io.window > 0
+            && std::mem::take(&mut io.has_unread)
+            && let Some(id) = io.id
         {
             self.readable.push(id);
         }
@@ -771,7 +771,7 @@ impl Streams for Http3Streams {
 
     fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
         let key = stream(id);
-        let Some(line) = self.lines.get(key.index()) else {
+        let Some(io) = self.io.get(key.index()) else {
             return;
         };
         if let Ok(mut exchange) = exchange.try_borrow_mut()
@@ -780,7 +780,7 @@ impl Streams for Http3Streams {
             http3.was_blocked = self.engine.has_waited(key);
             http3.header_bytes = self.engine.head_len(key);
             http3.received = self.engine.bytes_taken(key);
-            http3.sent = line.sent;
+            http3.sent = io.sent;
             http3.priority = self.engine.priority(key);
             if let Some((_, pipe)) = self.tunnels.iter().find(|(other, _)| *other == key) {
                 exchange.sent.body_bytes += pipe.sent_bytes();
@@ -804,15 +804,15 @@ impl Streams for Http3Streams {
             }
         };
         self.set_ready(id, false);
-        let line = self.lines.get_mut(key.index());
-        let mut line = line.map(std::mem::take).unwrap_or_default();
+        let io = self.io.get_mut(key.index());
+        let mut io = io.map(std::mem::take).unwrap_or_default();
         if let Some(code) = code {
             self.engine.reset(key, code);
         } else if reason != CloseReason::Reset
-            && !line.output.is_empty()
-            && let Some(id) = line.id
+            && !io.output.is_empty()
+            && let Some(id) = io.id
         {
-            self.tails.push(id, std::mem::take(&mut line.output));
+            self.tails.push(id, std::mem::take(&mut io.output));
         }
         self.tunnels.retain(|(other, _)| *other != key);
         self.engine.release(key);

@@ -8,7 +8,7 @@ use h2o_quic::{
 };
 use h2o_tls::{QuicChoice, Resumption};
 
-use super::handover::Links;
+use super::handover::OtherGenerations;
 use super::mail::Mailbox;
 use crate::ServerSettings;
 use crate::site::certificates::AcceptorSlot;
@@ -32,7 +32,7 @@ pub(crate) struct QuicShared {
     /// The mailboxes for datagrams, by the index of the worker.
     pub(crate) mailboxes: Arc<[Mailbox]>,
     /// Channels to the other generations of this server (processes before and after an upgrade of the binary).
-    pub(crate) links: Arc<Links>,
+    pub(crate) other_generations: Arc<OtherGenerations>,
 }
 
 /// Chooses the TLS configuration for a client, from the listener's current acceptor.
@@ -120,7 +120,7 @@ pub(super) fn config(
         keys,
         placement: Placement {
             node: nodes.map_or(0, |nodes| nodes.this),
-            generation: shared.links.generation,
+            generation: shared.other_generations.generation,
             worker: u16::try_from(worker).unwrap_or(u16::MAX),
         },
         neighbours: Neighbours {

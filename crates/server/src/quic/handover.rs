@@ -61,7 +61,7 @@ pub(crate) struct Handover {
 
 /// State that the workers share with the thread that talks to the other generations.
 #[derive(Default)]
-pub(crate) struct Links {
+pub(crate) struct OtherGenerations {
     /// The generation number of this process, modulo 256.
     pub(crate) generation: u8,
     /// Whether this process must not read the UDP sockets, because another generation does.
@@ -120,36 +120,36 @@ impl Handover {
     }
 
     /// The state of the older generations for the workers.
-    pub(crate) fn links(&self) -> Links {
-        Links {
+    pub(crate) fn other_generations(&self) -> OtherGenerations {
+        OtherGenerations {
             generation: self.generation,
             is_silent: AtomicBool::new(!self.predecessors.is_empty()),
-            ..Links::default()
+            ..OtherGenerations::default()
         }
     }
 
     /// Starts the thread that talks to other generations, now that the workers serve.
-    pub(crate) fn begin(self, links: Arc<Links>, mailboxes: Arc<[Mailbox]>) {
+    pub(crate) fn begin(self, other_generations: Arc<OtherGenerations>, mailboxes: Arc<[Mailbox]>) {
         let user = rustix::process::geteuid();
         let starting_user = sockopt::socket_peercred(&self.listener).map_or(user, |own| own.uid);
-        let mut talk = Talk {
+        let mut handover = HandoverThread {
             listener: self.listener,
             starting_user,
             older: self.predecessors.into_iter().map(Older::new).collect(),
             younger: Vec::new(),
             stop_by: now() + STOP_LIMIT,
-            links: Arc::clone(&links),
+            other_generations: Arc::clone(&other_generations),
             mailboxes: Arc::clone(&mailboxes),
             buffer: vec![0; MAX_MESSAGE],
         };
         let thread = std::thread::Builder::new().name("quic-handover".to_owned());
-        if let Err(error) = thread.spawn(move || talk.run()) {
+        if let Err(error) = thread.spawn(move || handover.run()) {
             let text = reason(&error);
             report!(
                 error,
                 "QUIC packets for connections of older processes of this server are lost, its thread failed to start: {text}"
             );
-            links.end_silence(&mailboxes);
+            other_generations.end_silence(&mailboxes);
         }
     }
 }
@@ -183,7 +183,7 @@ fn abstract_names(start: &str) -> impl Iterator<Item = String> {
     names.into_iter()
 }
 
-impl Links {
+impl OtherGenerations {
     /// Whether this process must not read the UDP sockets, because another generation does.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent.load(Relaxed)
@@ -257,14 +257,14 @@ fn send(socket: &OwnedFd, message: &[u8]) -> rustix::io::Result<usize> {
 }
 
 /// The state of the thread that talks to the other generations.
-struct Talk {
+struct HandoverThread {
     listener: OwnedFd,
     starting_user: rustix::process::Uid,
     older: Vec<Older>,
     younger: Vec<Younger>,
     /// The time from which on older generations count as hung if they have not reported that they stopped reading.
     stop_by: Instant,
-    links: Arc<Links>,
+    other_generations: Arc<OtherGenerations>,
     mailboxes: Arc<[Mailbox]>,
     buffer: Vec<u8>,
 }
@@ -281,7 +281,7 @@ struct Older {
 struct Younger {
     socket: OwnedFd,
     /// The message with the keys that was last sent to the younger generation.
-    told: Vec<u8>,
+    sent_keys: Vec<u8>,
     /// Whether the younger generation reads the UDP sockets.
     reads: bool,
     is_gone: bool,
@@ -319,7 +319,7 @@ impl Older {
     }
 }
 
-impl Talk {
+impl HandoverThread {
     fn run(&mut self) {
         for older in &mut self.older {
             older.is_gone = send(&older.socket, &[kind::SERVES]).is_err();
@@ -333,7 +333,7 @@ impl Talk {
                 let mut waiting: Vec<PollFd<'_>> = sockets
                     .map(|socket| PollFd::new(socket, PollFlags::IN))
                     .collect();
-                match poll(&mut waiting, Some(&self.patience())) {
+                match poll(&mut waiting, Some(&self.poll_timeout())) {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => {
                         let text = reason(&error.into());
@@ -341,7 +341,7 @@ impl Talk {
                             error,
                             "QUIC packets for connections of older and newer processes of this server are lost: {text}"
                         );
-                        self.links.end_silence(&self.mailboxes);
+                        self.other_generations.end_silence(&self.mailboxes);
                         return;
                     }
                 }
@@ -352,10 +352,10 @@ impl Talk {
             };
             let (older, younger) = ready[1..].split_at(self.older.len());
             for (at, _) in older.iter().enumerate().filter(|(_, ready)| **ready) {
-                self.hear_older(at);
+                self.receive_from_older(at);
             }
             for (at, _) in younger.iter().enumerate().filter(|(_, ready)| **ready) {
-                self.hear_younger(at);
+                self.receive_from_younger(at);
             }
             if ready[0] {
                 self.accept();
@@ -364,7 +364,7 @@ impl Talk {
     }
 
     /// How long the thread may wait before [`Self::settle`] has something to do.
-    fn patience(&self) -> Timespec {
+    fn poll_timeout(&self) -> Timespec {
         if self.older.iter().all(|older| older.has_stopped) {
             return KEY_INTERVAL;
         }
@@ -387,23 +387,23 @@ impl Talk {
             }
         }
         let shared = self.older.iter().filter_map(|older| older.shared.clone());
-        self.links.set_predecessors(shared.collect());
-        let keys = self.links.keys_message();
+        self.other_generations.set_predecessors(shared.collect());
+        let keys = self.other_generations.keys_message();
         for younger in self
             .younger
             .iter_mut()
-            .filter(|younger| younger.told != keys)
+            .filter(|younger| younger.sent_keys != keys)
         {
             if send(&younger.socket, &keys).is_ok() {
-                younger.told.clone_from(&keys);
+                younger.sent_keys.clone_from(&keys);
             }
         }
         let is_silent = self.younger.iter().any(|younger| younger.reads)
             || self.older.iter().any(|older| !older.has_stopped);
         if is_silent {
-            self.links.is_silent.store(true, Relaxed);
+            self.other_generations.is_silent.store(true, Relaxed);
         } else {
-            self.links.end_silence(&self.mailboxes);
+            self.other_generations.end_silence(&self.mailboxes);
         }
     }
 
@@ -415,7 +415,7 @@ impl Talk {
             if peer.is_ok_and(|peer| peer.uid == self.starting_user) {
                 self.younger.push(Younger {
                     socket,
-                    told: Vec::new(),
+                    sent_keys: Vec::new(),
                     reads: false,
                     is_gone: false,
                 });
@@ -423,13 +423,13 @@ impl Talk {
         }
     }
 
-    fn hear_older(&mut self, at: usize) {
+    fn receive_from_older(&mut self, at: usize) {
         let older = &mut self.older[at];
         for _ in 0..MESSAGES {
             match receive(&older.socket, &mut self.buffer) {
-                Heard::Message(len) => older.take(&self.buffer[..len]),
-                Heard::Nothing => return,
-                Heard::End => {
+                ReceivedMessage::Message(len) => older.take(&self.buffer[..len]),
+                ReceivedMessage::Nothing => return,
+                ReceivedMessage::End => {
                     older.is_gone = true;
                     return;
                 }
@@ -437,21 +437,21 @@ impl Talk {
         }
     }
 
-    fn hear_younger(&mut self, at: usize) {
+    fn receive_from_younger(&mut self, at: usize) {
         for _ in 0..MESSAGES {
             let younger = &mut self.younger[at];
             match receive(&younger.socket, &mut self.buffer) {
-                Heard::Message(len) => match &self.buffer[..len] {
+                ReceivedMessage::Message(len) => match &self.buffer[..len] {
                     [kind::SERVES] => {
                         younger.reads = true;
-                        self.links.is_silent.store(true, Relaxed);
+                        self.other_generations.is_silent.store(true, Relaxed);
                         younger.is_gone = send(&younger.socket, &[kind::STOPPED]).is_err();
                     }
                     [kind::DATAGRAM, wrapped @ ..] => deliver(&self.mailboxes, wrapped),
                     _ => {}
                 },
-                Heard::Nothing => return,
-                Heard::End => {
+                ReceivedMessage::Nothing => return,
+                ReceivedMessage::End => {
                     younger.is_gone = true;
                     return;
                 }
@@ -468,16 +468,16 @@ fn deliver(mailboxes: &[Mailbox], wrapped: &[u8]) {
     }
 }
 
-enum Heard {
+enum ReceivedMessage {
     Message(usize),
     Nothing,
     End,
 }
 
-fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Heard {
+fn receive(socket: impl AsFd, buffer: &mut [u8]) -> ReceivedMessage {
     match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
-        Ok((_, len)) if len > 0 => Heard::Message(len),
-        Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
-        Ok(_) | Err(_) => Heard::End,
+        Ok((_, len)) if len > 0 => ReceivedMessage::Message(len),
+        Err(Errno::AGAIN | Errno::INTR) => ReceivedMessage::Nothing,
+        Ok(_) | Err(_) => ReceivedMessage::End,
     }
 }

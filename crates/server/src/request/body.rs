@@ -130,12 +130,10 @@ impl Requests {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
-        let (needs_disk, is_unwanted) = match &slot.phase {
-            Phase::Collecting(BodyCollection { collector, .. }) => {
-                (collector.needs_disk(), collector.is_unwanted())
-            }
-            _ => return,
+        let Phase::Collecting(BodyCollection { collector, .. }) = &slot.phase else {
+            return;
         };
+        let (needs_disk, is_unwanted) = (collector.needs_disk(), collector.is_unwanted());
         let waker = if needs_disk {
             slot.waker(turn, id)
         } else {

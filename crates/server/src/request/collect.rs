@@ -35,7 +35,7 @@ pub(super) struct BodyCollection {
     pub(super) owed: usize,
     /// Whether the whole body has come from the client.
     pub(super) is_complete: bool,
-    /// What the request waits for before the body may be collected, such as a guard (a handler that only refuses or lets through).
+    /// What the request waits for before the body may be collected, such as a guard.
     pub(super) awaited: Option<WaitingStep>,
 }
 

@@ -11,7 +11,7 @@ const STYLE: &str = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:30rem;m
 /// after the filters, since they may have replaced the text by an error document of the site.
 ///
 /// Only the HTML page gets a `vary` field: a cache may send the text to any client, but not the page.
-pub(crate) fn dress(exchange: &Exchange, response: &mut Response) {
+pub(crate) fn apply(exchange: &Exchange, response: &mut Response) {
     if !response.is_plain_error {
         return;
     }

@@ -180,7 +180,7 @@ fn is_repeatable(turn: &Turn<'_>, exchange: &Exchange, response: &Response) -> b
     is_short
         && exchange.handler == 0
         && !exchange.is_early
-        && !exchange.delegated
+        && !exchange.is_delegated
         && exchange.original.is_none()
         && exchange.sub_request.is_none()
         && exchange.request.body == BodyLength::None

@@ -23,15 +23,15 @@ pub(crate) fn reroute(
     exchange: &mut Exchange,
     mut order: Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
-    let awaits_word = !exchange.request.expect().is_empty() && has_nothing_come(&exchange.body);
+    let awaits_continue = !exchange.request.expect().is_empty() && has_not_begun(&exchange.body);
     // The new request needs no body if it is for an error document, or if its method was changed.
     let needs_body = order.fields != RerouteFields::None && exchange.request.method == order.method;
-    let asked = change_target(exchange, &mut order)?;
-    let streams = match asked {
+    let target = change_target(exchange, &mut order)?;
+    let streams = match target {
         RerouteTarget::Handlers => body_use(exchange) == BodyUse::Stream,
         RerouteTarget::Successor(_) => true,
     };
-    if order.keep_body && needs_body && awaits_word {
+    if order.keep_body && needs_body && awaits_continue {
         drop_body(exchange);
         let text = "cannot redirect internally: the client still waits for 100 Continue";
         return refuse(exchange, &order, text);
@@ -43,7 +43,7 @@ pub(crate) fn reroute(
             return refuse(exchange, &order, text);
         }
     }
-    Ok(asked)
+    Ok(target)
 }
 
 /// Carries out an internal redirect to a path of the site before the body is received. The request keeps its body.
@@ -69,8 +69,8 @@ fn change_target(
     order: &mut Reroute,
 ) -> Result<RerouteTarget, Box<Response>> {
     // Set first, so that an error document whose URL leads nowhere also leaves the response the status that it had.
-    let stands_in = order.restore.is_some();
-    if stands_in {
+    let is_error_document = order.restore.is_some();
+    if is_error_document {
         exchange.restore = order.restore.take();
     }
     exchange.count_reroute(order.kind)?;
@@ -104,7 +104,7 @@ fn change_target(
     }
     exchange.request.method = order.method.clone();
     exchange.request.scheme = target.scheme;
-    if !stands_in {
+    if !is_error_document {
         // The response that is dropped may have ordered pushes, which must not be promised any more.
         exchange.pushes.clear();
     }
@@ -148,7 +148,7 @@ fn refuse(
 }
 
 /// Whether the request has a body of which no byte has come yet.
-fn has_nothing_come(body: &RequestBody) -> bool {
+fn has_not_begun(body: &RequestBody) -> bool {
     match body {
         RequestBody::Stream(pipe) => pipe.queued() == 0 && pipe.kept() == 0 && !pipe.is_complete(),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => false,

@@ -53,7 +53,7 @@ impl Requests {
         if self.is_body_abandoned(id) {
             streams.stop_input(id, StopReason::Abandoned);
         }
-        serve::date(&turn.context.worker, &mut response);
+        serve::add_date(&turn.context.worker, &mut response);
         // A status like 101 (Switching Protocols) allows no body, but if the response opens a tunnel, the bytes of the tunnel are its body
         // here.
         let is_bodyless = response.status.is_bodyless() && !opens_tunnel;

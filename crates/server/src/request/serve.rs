@@ -66,7 +66,7 @@ pub(super) fn start_at(worker: &Worker, exchange: &ExchangeRef, first: usize) ->
                 if !exchange.request.is_tunnel_opened_by(response.status) {
                     add_alt_svc(exchange, &mut response);
                 }
-                error_page::dress(exchange, &mut response);
+                error_page::apply(exchange, &mut response);
                 exchange.sent.first_status.get_or_insert(response.status);
                 return Progress::Response(response);
             }
@@ -120,7 +120,7 @@ pub(crate) fn resume(
         let polled = fenced(worker, || waiting.future.as_mut().poll(task));
         let outcome = match polled {
             Ok(Poll::Pending) => {
-                hint(&mut exchange.borrow_mut(), waiting.next);
+                add_early_hints(&mut exchange.borrow_mut(), waiting.next);
                 return Progress::Waiting(waiting);
             }
             Ok(Poll::Ready(Outcome::Declined)) => {
@@ -167,7 +167,7 @@ pub(crate) async fn finished(
 }
 
 /// Sends the early hints (103) of the path, once per request, because the client has to wait for the handler before index `next`.
-fn hint(exchange: &mut Exchange, next: usize) {
+fn add_early_hints(exchange: &mut Exchange, next: usize) {
     let path = exchange.site.path(exchange.route);
     let Some(fields) = path.early_hints.as_ref().filter(|_| !exchange.is_hinted) else {
         return;
@@ -313,7 +313,7 @@ fn is_too_early(exchange: &Exchange) -> bool {
     exchange.is_early
         && exchange.protocol.is_multiplexed()
         // The 425 may come from another server, to which an internal redirect has sent the request.
-        && !exchange.delegated
+        && !exchange.is_delegated
         && exchange.request.headers.get(Known::EarlyData).is_none()
 }
 
@@ -378,7 +378,7 @@ fn filter(
             exchange.request.target(),
         );
     }
-    error_page::dress(exchange, &mut response);
+    error_page::apply(exchange, &mut response);
     Ok(response)
 }
 
@@ -406,7 +406,7 @@ fn panicked() -> Response {
 /// Adds the `date` field that final responses must have (RFC 9110 §6.6.1), unless it is present. Handlers with prepared fields put
 /// `date` first, where the lookup finds it at once.
 #[inline]
-pub(crate) fn date(worker: &Worker, response: &mut Response) {
+pub(crate) fn add_date(worker: &Worker, response: &mut Response) {
     let is_due = !response.is_undated && !response.status.is_informational();
     if is_due && response.headers.get(Known::Date).is_none() {
         response.headers.push(Known::Date, &worker.clock.date());

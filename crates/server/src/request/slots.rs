@@ -62,7 +62,14 @@ impl Phase {
         match self {
             Self::Collecting(collecting) => Some(&mut collecting.awaited),
             Self::AwaitingBody(step) => Some(step),
-            _ => None,
+            Self::InStep
+            | Self::Queued
+            | Self::Running(_)
+            | Self::Promised(_)
+            | Self::Sending(_)
+            | Self::Flushing
+            | Self::HalfClosed(_)
+            | Self::InGrace => None,
         }
     }
 }

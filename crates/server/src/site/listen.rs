@@ -18,6 +18,7 @@ use crate::site::quic_settings::QuicSettings;
 use crate::site::users::{find_group, find_user};
 use crate::site::warnings::warn;
 use h2o_tls::TlsSettings;
+use h2o_upstream::MAX_UNIX_PATH;
 
 /// The listeners of a configuration, in the order in which the file first mentions them.
 #[derive(Clone, Default)]
@@ -346,8 +347,7 @@ fn udp_addresses(port: &Node, host: Option<&Node>) -> Result<Vec<Address>, Error
 
 fn unix_address(scope: &Scope, port: &Node) -> Result<Address, Error> {
     let path = port.scalar()?;
-    // The kernel's `sun_path` has 108 bytes and must end with a zero byte.
-    if path.len() >= 108 {
+    if path.len() > MAX_UNIX_PATH {
         return Err(port
             .error(format!("path:{path} is too long as a unix socket name"))
             .with_hint("the path of a unix socket has at most 107 bytes"));
@@ -721,7 +721,7 @@ pub(crate) fn set_client_authorities(hosts: &mut [Host], listeners: &Listeners) 
 }
 
 /// Notes for each host the value of the `alt-svc` field that tells clients of its QUIC listener; if the host has several such
-/// listeners, the first one. It names no time (`ma`), since the day that RFC 7838 §3.1 has clients assume is right, and each octet is sent with
+/// listeners, the first one. It names no time (`ma`), since the day that RFC 7838 §3.1 has clients assume is right, and each byte is sent with
 /// every response.
 pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners) {
     for listener in &listeners.0 {

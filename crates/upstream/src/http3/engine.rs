@@ -47,7 +47,7 @@ pub(crate) struct Http3 {
     /// The QUIC stream for the next request; `None` if the backend allows no more streams for now.
     next: Option<StreamId>,
     /// The streams of the requests, indexed by [`StreamIndex`].
-    lines: Vec<Line>,
+    io: Vec<StreamIo>,
     /// The last bytes of requests whose streams were released, as far as QUIC has not taken them.
     tails: Tails,
     /// Streams of which more can be read, since the client has taken content.
@@ -62,7 +62,7 @@ pub(crate) struct Http3 {
 
 /// The stream of a request.
 #[derive(Default)]
-struct Line {
+struct StreamIo {
     id: Option<StreamId>,
     output: Output,
     has_content: bool,
@@ -122,7 +122,7 @@ impl Http3 {
             changed,
             local: Vec::new(),
             next: None,
-            lines: Vec::new(),
+            io: Vec::new(),
             tails: Tails::default(),
             readable: Vec::new(),
             max_streams: settings.max_streams as usize,
@@ -170,9 +170,9 @@ impl Http3 {
         }
     }
 
-    fn line(&mut self, stream: StreamIndex) -> Option<&mut Line> {
-        let line = self.lines.get_mut(stream.0)?;
-        line.id.is_some().then_some(line)
+    fn io(&mut self, stream: StreamIndex) -> Option<&mut StreamIo> {
+        let io = self.io.get_mut(stream.0)?;
+        io.id.is_some().then_some(io)
     }
 
     /// The request's stream that has this QUIC stream id.
@@ -188,8 +188,8 @@ impl Http3 {
 
     /// Records that a stream was not read to its end.
     pub(super) fn note_unread(&mut self, stream: StreamIndex) {
-        if let Some(line) = self.line(stream) {
-            line.has_unread = true;
+        if let Some(io) = self.io(stream) {
+            io.has_unread = true;
         }
     }
 
@@ -198,7 +198,7 @@ impl Http3 {
         let Self {
             quic,
             tails,
-            lines,
+            io,
             engine,
             ..
         } = self;
@@ -208,11 +208,11 @@ impl Http3 {
         let Some(key) = engine.find(engine_id(id)) else {
             return;
         };
-        let Some(line) = lines.get_mut(key.index()) else {
+        let Some(io) = io.get_mut(key.index()) else {
             return;
         };
-        quic.with(|quic| line.output.flush(quic, id));
-        line.is_blocked = !line.output.is_empty();
+        quic.with(|quic| io.output.flush(quic, id));
+        io.is_blocked = !io.output.is_empty();
         self.update_ready(index(key));
     }
 
@@ -220,30 +220,30 @@ impl Http3 {
     pub(super) fn drop_output(&mut self, id: StreamId) {
         self.tails.forget(id);
         if let Some(stream) = self.find(id)
-            && let Some(line) = self.line(stream)
+            && let Some(io) = self.io(stream)
         {
-            line.output = Output::default();
+            io.output = Output::default();
         }
     }
 
     /// Tells the scheduler whether the stream has something to send that QUIC takes.
     fn update_ready(&mut self, stream: StreamIndex) {
-        if let Some(line) = self.line(stream) {
-            let is_ready = line.has_content && !line.is_blocked;
+        if let Some(io) = self.io(stream) {
+            let is_ready = io.has_content && !io.is_blocked;
             self.engine.set_ready(key(stream), is_ready);
         }
     }
 
     /// Whether QUIC takes bytes of a stream now; if not, [`Http3::on_writable`] is called when it does.
     fn takes_more(&mut self, stream: StreamIndex) -> bool {
-        let Some(line) = self.line(stream) else {
+        let Some(io) = self.io(stream) else {
             return false;
         };
-        let (id, is_free) = (line.id, line.output.is_empty());
+        let (id, is_free) = (io.id, io.output.is_empty());
         let takes = is_free && id.is_some_and(|id| self.quic.has_room(id));
         if !takes {
-            if let Some(line) = self.line(stream) {
-                line.is_blocked = true;
+            if let Some(io) = self.io(stream) {
+                io.is_blocked = true;
             }
             self.update_ready(stream);
         }
@@ -252,20 +252,20 @@ impl Http3 {
 
     /// Hands the frames in the buffer to QUIC, then `piece`, then the end of the stream if `is_end`.
     fn write(&mut self, stream: StreamIndex, piece: Bytes, is_end: bool) {
-        let Some(line) = self.lines.get_mut(stream.0) else {
+        let Some(io) = self.io.get_mut(stream.0) else {
             return;
         };
-        let Some(id) = line.id else { return };
+        let Some(id) = io.id else { return };
         self.bytes_made += (self.buffer.len() + piece.len()) as u64;
         self.quic.with(|quic| {
-            line.output.write_copy(quic, id, &self.buffer);
-            line.output.write(quic, id, piece);
+            io.output.write_copy(quic, id, &self.buffer);
+            io.output.write(quic, id, piece);
             if is_end {
-                line.output.finish(quic, id);
+                io.output.finish(quic, id);
             }
         });
         self.buffer.clear();
-        line.is_blocked = !line.output.is_empty();
+        io.is_blocked = !io.output.is_empty();
         self.update_ready(stream);
     }
 
@@ -276,7 +276,7 @@ impl Http3 {
         self.tails.is_empty() && open.is_none_or(|open| open <= ours)
     }
 
-    /// Frees memory that is not needed while no request is in progress.
+    /// Frees memory that is not needed while no request is in progress, after a request whose head needed much.
     pub(super) fn shrink(&mut self) {
         if self.buffer.capacity() > KEPT_BUFFER {
             self.buffer = Vec::new();
@@ -340,12 +340,12 @@ impl Engine for Http3 {
         let key = (self.engine).request(engine_id, head, is_complete, &mut self.buffer)?;
         self.next = None;
         let stream = index(key);
-        if self.lines.len() <= stream.0 {
-            self.lines.resize_with(stream.0 + 1, Line::default);
+        if self.io.len() <= stream.0 {
+            self.io.resize_with(stream.0 + 1, StreamIo::default);
         }
-        self.lines[stream.0] = Line {
+        self.io[stream.0] = StreamIo {
             id: Some(id),
-            ..Line::default()
+            ..StreamIo::default()
         };
         let len = self.buffer.len();
         self.write(stream, Bytes::new(), is_complete);
@@ -354,8 +354,8 @@ impl Engine for Http3 {
     }
 
     fn set_content(&mut self, stream: StreamIndex, has_content: bool) {
-        if let Some(line) = self.line(stream) {
-            line.has_content = has_content;
+        if let Some(io) = self.io(stream) {
+            io.has_content = has_content;
         }
         self.update_ready(stream);
     }
@@ -398,19 +398,19 @@ impl Engine for Http3 {
     fn cancel(&mut self, stream: StreamIndex) {
         let code = ErrorCode::REQUEST_CANCELLED;
         self.engine.reset(key(stream), code);
-        if let Some(line) = self.line(stream) {
-            line.output = Output::default();
+        if let Some(io) = self.io(stream) {
+            io.output = Output::default();
         }
     }
 
     fn release(&mut self, stream: StreamIndex) -> bool {
         let was_over = self.engine.state(key(stream)) == StreamState::Closed;
         self.engine.release(key(stream));
-        if let Some(line) = self.lines.get_mut(stream.0) {
-            let line = std::mem::take(line);
+        if let Some(io) = self.io.get_mut(stream.0) {
+            let io = std::mem::take(io);
             // The request is complete, but QUIC has not taken its last bytes, so these are kept in `tails`.
-            if let Some(id) = line.id.filter(|_| line.output.ends()) {
-                self.tails.push(id, line.output);
+            if let Some(id) = io.id.filter(|_| io.output.ends()) {
+                self.tails.push(id, io.output);
             }
         }
         !was_over
@@ -418,14 +418,14 @@ impl Engine for Http3 {
 
     fn release_content(&mut self, stream: StreamIndex, _len: usize, queued: usize) -> bool {
         let has_room = self.room(queued) > self.room(0) / 2;
-        let Some(line) = self.line(stream) else {
+        let Some(io) = self.io(stream) else {
             return false;
         };
-        if !(line.has_unread && has_room) {
+        if !(io.has_unread && has_room) {
             return false;
         }
-        line.has_unread = false;
-        let id = line.id;
+        io.has_unread = false;
+        let id = io.id;
         self.readable.extend(id);
         true
     }
@@ -440,12 +440,12 @@ impl Engine for Http3 {
     }
 
     fn has_backlog(&self) -> bool {
-        !self.tails.is_empty() || self.lines.iter().any(|line| !line.output.is_empty())
+        !self.tails.is_empty() || self.io.iter().any(|io| !io.output.is_empty())
     }
 
     fn is_written(&self, stream: StreamIndex) -> bool {
-        let line = self.lines.get(stream.0);
-        line.is_none_or(|line| line.output.is_empty())
+        let io = self.io.get(stream.0);
+        io.is_none_or(|io| io.output.is_empty())
     }
 
     fn frame_len(payload: usize) -> usize {

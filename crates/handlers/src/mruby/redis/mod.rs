@@ -1,6 +1,6 @@
 //! The class `H2O::Redis`, by which scripts send commands to a Redis server. The Ruby part of it is in `prelude.rb`.
 
-mod link;
+mod connection;
 mod reply;
 mod subscription;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use h2o_mruby::{Call, Leave, Value, Vm};
 use tokio::task::AbortHandle;
 
-use link::{Failure, Full, Link, Outcome, Target};
+use connection::{Failure, Full, Outcome, RedisConnection, Target};
 use reply::Reply;
 use subscription::Subscription;
 
@@ -19,7 +19,7 @@ use super::machine::Host;
 
 /// The Ruby object of a connection to Redis. The connection ends when Ruby collects the object.
 struct Connection {
-    link: Rc<Link>,
+    link: Rc<RedisConnection>,
     task: AbortHandle,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         made(vm, "Pending", Pending(arrival))
     })?;
     vm.define(connection, "subscribe", |vm, call| {
-        let subscription = of_link(vm, call, Link::subscribe)?;
+        let subscription = of_link(vm, call, RedisConnection::subscribe)?;
         made(vm, "Subscription", subscription)
     })?;
     vm.define(connection, "unsubscribe", |vm, call| {
@@ -98,7 +98,7 @@ fn open(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         command_timeout: seconds(command_timeout)?,
     };
     let worker = Host::worker(vm)?;
-    let link = Rc::new(Link::default());
+    let link = Rc::new(RedisConnection::default());
     let running = Rc::clone(&link).run(Rc::clone(&worker), target, vm.reference());
     let connection = Connection {
         link,
@@ -120,7 +120,7 @@ fn seconds(value: Value) -> Result<Duration, Leave> {
 fn of_link<T>(
     vm: &Vm,
     call: &Call<'_>,
-    send: impl FnOnce(&Rc<Link>, &[Vec<u8>]) -> Result<T, Full>,
+    send: impl FnOnce(&Rc<RedisConnection>, &[Vec<u8>]) -> Result<T, Full>,
 ) -> Result<T, Leave> {
     let [words] = call.arguments.exactly()?;
     let mut texts = Vec::new();

@@ -48,12 +48,12 @@ pub(super) struct Parser {
 
 impl Parser {
     /// Appends bytes received from Redis.
-    pub(super) fn feed(&mut self, octets: &[u8]) {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
         if self.at > 0 {
             self.input.drain(..self.at);
             self.at = 0;
         }
-        self.input.extend_from_slice(octets);
+        self.input.extend_from_slice(bytes);
     }
 
     /// Returns the next reply; `None` if it is not complete.
@@ -188,8 +188,8 @@ mod tests {
     fn parse(input: &[u8], piece: usize) -> Result<Vec<Reply>, Malformed> {
         let mut parser = Parser::default();
         let mut all = Vec::new();
-        for octets in input.chunks(piece) {
-            parser.feed(octets);
+        for bytes in input.chunks(piece) {
+            parser.feed(bytes);
             while let Some(reply) = parser.next_reply()? {
                 all.push(reply);
             }

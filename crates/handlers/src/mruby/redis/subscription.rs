@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use h2o_mruby::{Leave, Ticket, Value, Vm};
 
-use super::link::{Failure, Link, Outcome};
+use super::connection::{Failure, Outcome, RedisConnection};
 use crate::mruby::arrival::Arrival;
 
 /// With this many messages queued, nothing more is read from Redis until the script takes some.
@@ -25,7 +25,7 @@ pub(super) struct Subscription {
     end: Cell<Option<End>>,
     /// The strand (fiber) of the script that waits for a message.
     waiting: RefCell<Option<Ticket>>,
-    link: Weak<Link>,
+    link: Weak<RedisConnection>,
 }
 
 /// The channel and the text of a message.
@@ -39,7 +39,7 @@ pub(super) enum End {
 }
 
 impl Subscription {
-    pub(super) fn new(link: &Rc<Link>) -> Self {
+    pub(super) fn new(link: &Rc<RedisConnection>) -> Self {
         Self {
             confirmed: Arrival::default(),
             topics: Cell::new(0),

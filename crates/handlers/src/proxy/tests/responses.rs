@@ -275,7 +275,7 @@ fn redirects_of_delegated_requests_are_followed_here() {
             format!("Location: {location}")
         };
         for delegated in [false, true] {
-            exchange.delegated = delegated;
+            exchange.is_delegated = delegated;
             let outcome = answered(
                 &mut exchange,
                 TunnelKind::Nothing,

@@ -24,7 +24,7 @@ impl QuicConnections {
         if placement.node != self.node() {
             return self.forward_to_node(listener, placement.node, &datagram, hops);
         }
-        if placement.generation != self.shared.links.generation {
+        if placement.generation != self.shared.other_generations.generation {
             return false;
         }
         let worker = usize::from(placement.worker);

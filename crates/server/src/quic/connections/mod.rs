@@ -149,7 +149,7 @@ impl QuicConnections {
 
     /// Processes the datagrams received by a socket, and runs the connections that they belong to.
     fn receive(&mut self, index: usize) {
-        if self.shared.links.is_silent() {
+        if self.shared.other_generations.is_silent() {
             self.has_left_datagrams = true;
             return;
         }
@@ -202,7 +202,7 @@ impl QuicConnections {
             return;
         }
         let node = self.node();
-        if let Some(owner) = self.shared.links.owner(node, &datagram.data) {
+        if let Some(owner) = self.shared.other_generations.owner(node, &datagram.data) {
             self.hand_over(index, &owner, &datagram, hops);
             return;
         }
@@ -528,7 +528,7 @@ impl QuicConnections {
             }
         }
         self.run_listed();
-        if self.has_left_datagrams && !self.shared.links.is_silent() {
+        if self.has_left_datagrams && !self.shared.other_generations.is_silent() {
             self.has_left_datagrams = false;
             let sockets: Vec<usize> = self.sockets.iter().map(|(index, _)| index).collect();
             for index in sockets {

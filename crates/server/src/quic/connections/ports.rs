@@ -106,7 +106,9 @@ impl QuicConnections {
     /// the server.
     pub(super) fn plan_keys(&self) {
         if !self.sockets.is_empty() {
-            self.shared.links.publish(self.resumption.quic_secrets());
+            self.shared
+                .other_generations
+                .publish(self.resumption.quic_secrets());
         }
         let worker = &self.context.worker;
         let at = (!self.sockets.is_empty()).then(|| worker.clock.now() + KEY_INTERVAL);

@@ -49,7 +49,7 @@ pub(super) struct Target {
 
 /// The state that the connection's task and the Ruby objects share.
 #[derive(Default)]
-pub(super) struct Link {
+pub(super) struct RedisConnection {
     state: RefCell<State>,
     is_closed: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -96,7 +96,7 @@ enum What {
 /// The error of a command that would make the commands that wait to be sent exceed [`MAX_OUTGOING`].
 pub(super) struct Full;
 
-impl Link {
+impl RedisConnection {
     /// Whether the connection is open or being opened.
     pub(super) const fn is_open(&self) -> bool {
         !self.is_closed.get()
@@ -215,9 +215,9 @@ async fn connect(worker: &Worker, target: &Target) -> Result<PlainStream, Failur
     }
 }
 
-/// Moves bytes between the socket of a connection and its [`Link`].
+/// Moves bytes between the socket of a connection and its [`RedisConnection`].
 struct Driver {
-    link: Rc<Link>,
+    link: Rc<RedisConnection>,
     stream: PlainStream,
     worker: Rc<Worker>,
     vm: Weak<Vm>,
