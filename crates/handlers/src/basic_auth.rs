@@ -359,6 +359,7 @@ fn admit(exchange: &mut Exchange, credentials: &Credentials) -> Outcome {
 }
 
 /// Entry points for fuzzing.
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use super::{Credentials, Users};
 

@@ -53,6 +53,7 @@ pub use version::{SERVER_VERSION, TLS_LIBRARY};
 
 /// Entry points for fuzzing.
 #[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     pub use crate::basic_auth::fuzzing::*;
     pub use crate::connect::fuzzing::*;

@@ -266,6 +266,7 @@ fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
 }
 
 /// Entry points for fuzzing.
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use super::{Template, compile_regex};
 

@@ -60,4 +60,5 @@ pub use trace::header as trace_header;
 
 /// Entry points for fuzzing QUIC.
 #[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -69,6 +69,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 /// Entry points for fuzzing TLS.
 #[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     pub use crate::record::fuzzing::*;
     pub use crate::resumption::fuzzing::*;

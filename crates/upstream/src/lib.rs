@@ -60,6 +60,7 @@ pub use upstream::{Backend, Balancing, HealthPolicy, Upstream};
 
 /// Entry points for fuzzing requests to backends.
 #[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing {
     pub use crate::fastcgi::head::fuzzing::*;
     pub use crate::fastcgi::record::fuzzing::*;

@@ -101,6 +101,7 @@ impl CapsuleReader {
     }
 
     /// Number of bytes of memory that the reader holds.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) const fn retained(&self) -> usize {
         self.kept.capacity()
     }

@@ -5,6 +5,7 @@
 
 mod acl;
 mod capsule;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod handler;
 mod proxy_status;

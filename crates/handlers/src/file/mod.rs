@@ -9,6 +9,7 @@ mod conditional;
 mod custom;
 mod document;
 mod encoding;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod gunzip;
 mod handler;

@@ -10,6 +10,7 @@ mod body;
 mod content;
 mod directives;
 mod env;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod handler;
 mod http;

@@ -8,6 +8,7 @@ mod backends;
 mod built_in;
 mod connection_options;
 mod directives;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod goodbye;
 mod handler;

@@ -1,6 +1,7 @@
 //! The directive `trusted-proxies`: the networks of proxies in front of this server, which name the clients whose
 //! requests they forward.
 
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod hops;
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! data.
 
 mod binding;
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod key_format;
 mod session_cache;

@@ -157,6 +157,7 @@ impl ClientHelloReader {
     }
 
     /// The part of the ClientHello received so far.
+    #[cfg(feature = "fuzzing")]
     pub(crate) fn message(&self) -> &[u8] {
         &self.message
     }

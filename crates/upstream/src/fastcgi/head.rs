@@ -150,6 +150,7 @@ fn shown(value: &[u8]) -> String {
 }
 
 /// Entry points for fuzzing.
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use h2o_http::{Headers, Known, is_token};
 

@@ -375,6 +375,7 @@ impl RecordReader {
 }
 
 /// Entry points for fuzzing FastCGI records.
+#[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use bytes::{Bytes, BytesMut};
 
