@@ -62,7 +62,7 @@ pub use outcome::{
     Reroutes, Response, Restore, Successor,
 };
 pub use path_check::{PathCheck, PathChecks, PathNeed, RunningUser};
-pub use path_pattern::{PathPattern, compile_regex};
+pub use path_pattern::{PathPattern, PathRegex};
 pub use premise::Premise;
 pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};

@@ -147,8 +147,8 @@ pub struct Host {
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
-    /// Whether a path of the host has guards. Paths of requests are then also looked up with repeated slashes merged.
-    pub has_guards: bool,
+    /// Whether a guard of the host lets only some clients through. Paths of requests are then also looked up with repeated slashes merged.
+    pub has_access_rules: bool,
     /// The paths of the host, longest first; paths of equal length in file order, with patterns first. The last entry
     /// is for requests that match no path.
     pub paths: Vec<PathRoute>,
@@ -227,6 +227,12 @@ impl PathRoute {
             && (key.ends_with(b"/") || path.len() == key.len() || path[key.len()] == b'/')
     }
 
+    /// The rules by which the guards of the path let clients through; see [`Handler::access_rules`].
+    pub fn access_rules(&self) -> impl Iterator<Item = usize> {
+        let guards = self.handlers.iter().take(self.guards as usize);
+        guards.filter_map(|guard| guard.access_rules())
+    }
+
     /// The rest of the request's normalised `path`, after this path of the configuration.
     #[must_use]
     pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
@@ -251,13 +257,16 @@ impl Site {
     }
 
     /// Chooses the route of a normalised request path on a host: the longest path that matches, else the entry for
-    /// requests that match no path. That entry is also chosen if the path has repeated slashes and leads past the guards of the path
+    /// requests that match no path. That entry is also chosen if the path has repeated slashes and leads past access rules of the path
     /// that it would match without them: file systems and most applications take `//private` for `/private`.
     #[must_use]
     #[inline]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
         let found = self.select_as_written(host, path);
-        if self.hosts[host as usize].has_guards && self.passes_guards_by(host, path, found) {
+        if self.hosts[host as usize].has_access_rules
+            && path.windows(2).any(|pair| pair == b"//")
+            && self.passes_rules_by(host, path, found)
+        {
             let last = self.hosts[host as usize].paths.len().saturating_sub(1);
             let path = u32::try_from(last).unwrap_or(u32::MAX);
             return Route { host, path };
@@ -265,16 +274,14 @@ impl Site {
         found
     }
 
-    /// Whether a path leads past guards by its repeated slashes.
+    /// Whether a path with repeated slashes, which leads to `found`, would meet other access rules without them.
     #[cold]
-    fn passes_guards_by(&self, host: u32, path: &[u8], found: Route) -> bool {
-        if !path.windows(2).any(|pair| pair == b"//") {
-            return false;
-        }
+    fn passes_rules_by(&self, host: u32, path: &[u8], found: Route) -> bool {
         let mut merged = path.to_vec();
         merged.dedup_by(|next, before| *next == b'/' && *before == b'/');
-        let meant = self.select_as_written(host, &merged);
-        meant != found && self.path(meant).guards > 0
+        let meant = self.path(self.select_as_written(host, &merged));
+        let found: Vec<usize> = self.path(found).access_rules().collect();
+        meant.access_rules().any(|rules| !found.contains(&rules))
     }
 
     #[inline]
@@ -302,7 +309,9 @@ impl Site {
 fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
     let is_match = |entry: &PathRoute| {
         let pattern = entry.pattern.as_ref();
-        entry.matches(path) && pattern.is_none_or(|pattern| pattern.is_match(path))
+        // A path of which a pattern cannot tell whether it matches is left to the pattern's guards, if it has any.
+        let is_meant = |pattern: &PathPattern| pattern.is_match(path).unwrap_or(entry.guards > 0);
+        entry.matches(path) && pattern.is_none_or(is_meant)
     };
     let found = paths.iter().position(is_match);
     found.unwrap_or(paths.len() - 1)
@@ -311,21 +320,40 @@ fn first_match(paths: &[PathRoute], path: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Exchange, Outcome};
+
+    /// A guard with these rules.
+    struct Guard(Option<usize>);
+
+    impl Handler for Guard {
+        fn on_request(&self, _: &mut Exchange) -> Outcome {
+            Outcome::Declined
+        }
+
+        fn access_rules(&self) -> Option<usize> {
+            self.0
+        }
+    }
 
     #[test]
-    fn no_repeated_slash_leads_past_guards() {
-        let entry = |path: &str, guards| PathRoute {
+    fn no_repeated_slash_leads_past_access_rules() {
+        let entry = |path: &str, guards: &[Option<usize>]| PathRoute {
             path: path.into(),
-            guards,
+            guards: u32::try_from(guards.len()).unwrap(),
+            handlers: (guards.iter())
+                .map(|rules| Box::new(Guard(*rules)) as Box<dyn Handler>)
+                .collect(),
             ..PathRoute::default()
         };
+        // The rules 1 are inherited from the host.
         let host = Host {
-            has_guards: true,
+            has_access_rules: true,
             paths: vec![
-                entry("/private", 1),
-                entry("/open", 0),
-                entry("/", 0),
-                entry("", 0),
+                entry("/private", &[Some(1), Some(2)]),
+                entry("/also", &[Some(1), None]),
+                entry("/open", &[]),
+                entry("/", &[Some(1)]),
+                entry("", &[Some(1)]),
             ],
             ..Host::default()
         };
@@ -338,6 +366,7 @@ mod tests {
             ("/private//x", "/private"),
             ("//private/x", ""),
             ("///private", ""),
+            ("//also/x", "/"),
             ("//open/x", "/"),
             ("//else", "/"),
         ] {

@@ -1,5 +1,7 @@
 //! The directives `allow` and `deny`, which decide by the client's address whether a request is served.
 
+use std::sync::Arc;
+
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels};
 use h2o_exchange::{Address, BodyUse, Exchange, Handler, Outcome, Protocol, Response, Scope};
 use h2o_http::StatusCode;
@@ -84,14 +86,17 @@ pub(crate) fn guard(scope: &Scope) -> Option<Box<dyn Handler>> {
 }
 
 struct AccessGuard {
+    /// The address of the rules, which the settings of the path keep.
+    identity: usize,
     rules: Box<[(Clients, bool)]>,
     /// Whether a client whose address matches no rule is served.
     others: bool,
 }
 
 impl AccessGuard {
-    fn new(access: &AccessRules) -> Self {
+    fn new(access: &Arc<AccessRules>) -> Self {
         Self {
+            identity: Arc::as_ptr(access).addr(),
             // If some rule is an `allow`, clients that match no rule are refused.
             others: !access.rules.iter().any(|(_, is_allowed)| *is_allowed),
             rules: access.rules.clone().into(),
@@ -109,6 +114,10 @@ impl AccessGuard {
 }
 
 impl Handler for AccessGuard {
+    fn access_rules(&self) -> Option<usize> {
+        Some(self.identity)
+    }
+
     fn body_use(&self, _: &Exchange) -> BodyUse {
         BodyUse::None
     }

@@ -264,6 +264,10 @@ impl Credentials {
 struct AuthGuard(Arc<Realm>);
 
 impl Handler for AuthGuard {
+    fn access_rules(&self) -> Option<usize> {
+        Some(Arc::as_ptr(&self.0).addr())
+    }
+
     fn body_use(&self, _: &Exchange) -> BodyUse {
         BodyUse::None
     }

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use h2o_config::{Attribute, Command, Directive, Error, Kinds, Levels, Node, Pass};
 use h2o_exchange::{
-    BodyUse, EarlyReroute, Exchange, Handler, Outcome, Reroute, RerouteKind, Response, Scope,
-    compile_regex,
+    BodyUse, EarlyReroute, Exchange, Handler, Outcome, PathRegex, Reroute, RerouteKind, Response,
+    Scope,
 };
 use h2o_http::{StatusCode, escape};
-use regex::bytes::{Captures, Regex};
+use regex::bytes::Captures;
 
 const ATTRIBUTES: [Attribute; 3] = [
     Attribute::required(
@@ -57,7 +57,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
 struct Rewrite(Box<[RewriteRule]>);
 
 struct RewriteRule {
-    regex: Regex,
+    regex: PathRegex,
     to: Template,
     /// The status of the redirect to the client; `None` if the server runs the request again at the URL.
     status: Option<StatusCode>,
@@ -84,7 +84,7 @@ fn read(command: &Command<'_>) -> Result<Rewrite, Error> {
 fn read_rule(node: &Node) -> Result<RewriteRule, Error> {
     let attributes = node.attributes(&ATTRIBUTES)?;
     let pattern = attributes.require("match")?;
-    let regex = compile_regex(pattern.scalar()?).map_err(|text| pattern.error(text))?;
+    let regex = PathRegex::new(pattern.scalar()?).map_err(|text| pattern.error(text))?;
     let to = attributes.require("to")?;
     let template = Template::parse(to.scalar()?, &regex).map_err(|text| to.error(text))?;
     let status = match attributes.get("status") {
@@ -104,7 +104,7 @@ fn read_rule(node: &Node) -> Result<RewriteRule, Error> {
 }
 
 impl Template {
-    fn parse(text: &str, regex: &Regex) -> Result<Self, Cow<'static, str>> {
+    fn parse(text: &str, regex: &PathRegex) -> Result<Self, Cow<'static, str>> {
         if text.is_empty() || text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err("the URL must not be empty, and must not contain blanks".into());
         }
@@ -150,8 +150,8 @@ impl Template {
                 }
             };
             let group = match name.parse() {
-                Ok(number) => Some(number).filter(|number| *number < regex.captures_len()),
-                Err(_) => regex.capture_names().position(|it| it == Some(name)),
+                Ok(number) => Some(number).filter(|number| *number < regex.group_names().count()),
+                Err(_) => regex.group_names().position(|it| it == Some(name)),
             };
             let group = group.ok_or_else(|| format!("the expression has no group `{name}`"))?;
             if !plain.is_empty() {
@@ -224,7 +224,10 @@ impl Rewrite {
 impl Handler for Rewrite {
     fn body_use(&self, exchange: &Exchange) -> BodyUse {
         let path = exchange.request.path();
-        let rule = self.0.iter().find(|rule| rule.regex.is_match(path));
+        let rule = self
+            .0
+            .iter()
+            .find(|rule| rule.regex.is_match(path) == Some(true));
         match rule {
             Some(rule) if rule.status.is_none() => BodyUse::Whole,
             Some(_) | None => BodyUse::None,
@@ -259,7 +262,7 @@ impl Handler for Rewrite {
 /// Returns the order to run the request again inside the server, with `url` as its target.
 fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
     let method = exchange.request.method.clone();
-    let mut order = Reroute::to(url, method, true);
+    let mut order = Reroute::to(url, method);
     // The response goes to the client as it is: if it is a redirect, the server does not follow it.
     order.kind = RerouteKind::Reprocess;
     order
@@ -268,14 +271,14 @@ fn internal(url: Vec<u8>, exchange: &Exchange) -> Reroute {
 /// Entry points for fuzzing.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    use super::{Template, compile_regex};
+    use super::{PathRegex, Template};
 
     /// Makes a rule of the expression and the template, if they are valid, and rewrites the path by it.
     ///
     /// # Panics
     /// If an invariant does not hold.
     pub fn rewrite(expression: &str, to: &str, path: &[u8]) {
-        let Ok(regex) = compile_regex(expression) else {
+        let Ok(regex) = PathRegex::new(expression) else {
             return;
         };
         let Ok(template) = Template::parse(to, &regex) else {

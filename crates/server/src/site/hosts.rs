@@ -38,8 +38,8 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                as `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; \
                these are tried in the order of the file, if no path but `/` matches. As with `/`, nothing is cut off the path that \
                its handlers see. The groups of the expression are variables of the request: `PATH_1` and so on, `PATH_NAME` for \
-               `(?<NAME>...)`. A dot and `[^/]` match every octet, line feeds among them; in an expression with characters or classes \
-               beyond ASCII, they match characters of UTF-8 only.",
+               `(?<NAME>...)`. A dot matches line feeds, too. The octets of a path that \
+               is not UTF-8 are matched one by one; an expression with characters or classes beyond ASCII does not match such a path.",
         apply: paths,
     },
     Directive {
@@ -113,7 +113,7 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         strict: scope.settings.get::<StrictMatch>().0,
         // `set_client_authorities` fills this in once all listeners are read.
         client_authorities: Box::default(),
-        has_guards: paths.iter().any(|path| path.guards > 0),
+        has_access_rules: (paths.iter()).any(|path| path.access_rules().next().is_some()),
         paths,
     })
 }
@@ -192,7 +192,7 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
     let hint = if !path.starts_with('/') {
         format!("paths begin with a slash: write `/{path}`")
     } else if path.contains('?') {
-        "the query of a request is not part of its path".to_owned()
+        "the query of a request is not compared; remove it".to_owned()
     } else if normal != path.as_bytes() {
         let normal = String::from_utf8_lossy(&normal);
         format!(
