@@ -567,8 +567,6 @@ fn the_descriptor_of_a_deleted_file_is_closed_without_further_requests() {
     )
     .file("www/large", "x".repeat(LARGE))
     .start();
-    // A file that was written a moment ago is not kept.
-    std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(server.ask("GET /large").code(), 200);
     let file = server.folder.name_of("www/large");
     let is_open = || {

@@ -105,11 +105,11 @@ impl Descriptors {
         None
     }
 
-    /// How many files each of `workers` workers may keep open for later requests: half of the descriptors that are kept back, shared out, and
-    /// at least one.
+    /// How many files each of `workers` workers may keep open for later requests: one in sixteen of all descriptors, shared out, and at least
+    /// one.
     #[must_use]
     pub fn for_kept_files(&self, workers: usize) -> usize {
-        (self.kept_back() / 2 / workers.max(1)).max(1)
+        (self.limit / 16 / workers.max(1)).max(1)
     }
 
     /// How often [`Descriptors::open`] refused.
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_share_half_of_what_is_kept_back_for_the_files_that_they_keep() {
+    fn workers_share_some_descriptors_for_the_files_that_they_keep() {
         let kept = |limit, workers| Descriptors::new(limit).for_kept_files(workers);
         assert_eq!([kept(1000, 1), kept(1000, 4), kept(1000, 100)], [62, 15, 1]);
-        assert_eq!([kept(1 << 20, 1), kept(1 << 20, 16)], [512, 32]);
+        assert_eq!([kept(1 << 20, 1), kept(1 << 20, 16)], [65_536, 4096]);
     }
 
     #[test]

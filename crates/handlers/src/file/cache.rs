@@ -224,7 +224,7 @@ impl ContentCache {
         let workers = worker.shared.workers.get().map_or(1, Vec::len);
         let most = worker.shared.descriptors.for_kept_files(workers);
         inner.insert(&entry, most.min(MAX_FILES));
-        if inner.files == 1 {
+        if inner.files == 1 && entry.document.holds_file() {
             self.holds_files.notify_one();
         }
         entry
@@ -273,11 +273,13 @@ impl Inner {
     /// Adds an entry, after it has removed as many others as the limits demand: `most_files` is that of the entries that hold files.
     fn insert(&mut self, entry: &Rc<CacheEntry>, most_files: usize) {
         let files = usize::from(entry.document.holds_file());
-        while self.table.len() >= MAX_ENTRIES
-            || self.bytes + entry.bytes > MAX_BYTES
-            || self.files + files > most_files
-        {
-            if !self.evict() {
+        while self.table.len() >= MAX_ENTRIES || self.bytes + entry.bytes > MAX_BYTES {
+            if !self.evict(|_| true) {
+                break;
+            }
+        }
+        while self.files + files > most_files {
+            if !self.evict(|entry| entry.document.holds_file()) {
                 break;
             }
         }
@@ -293,14 +295,15 @@ impl Inner {
         self.table.insert_unique(entry.hash, at, hash_of);
     }
 
-    /// Removes the next entry that was not used since eviction last examined it. Returns false if there is no entry.
-    fn evict(&mut self) -> bool {
+    /// Removes the next of the entries that `may_go` names which was not used since eviction last examined it. Returns false if there is none.
+    fn evict(&mut self, may_go: impl Fn(&CacheEntry) -> bool) -> bool {
         // In the first round over the entries, all of them may turn out to be used, so that only their marks of use are
         // cleared: the second round then finds an entry to remove.
         for _ in 0..2 * self.places.len() {
             let at = self.hand % self.places.len();
             self.hand = at + 1;
             if let Some(entry) = &self.places[at]
+                && may_go(entry)
                 && !entry.used.take()
             {
                 self.remove(at);
