@@ -255,7 +255,7 @@ impl Shared {
             match self.execute(conversation, &command) {
                 // Stores and firewalls close connections over which no command came for a while.
                 Err(error) if is_closed(&error) => {
-                    *conversation = self.connect()?;
+                    conversation.reconnect()?;
                     self.execute(conversation, &command)?;
                 }
                 executed => executed?,

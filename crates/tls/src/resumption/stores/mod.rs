@@ -8,7 +8,7 @@ mod redis;
 mod wire;
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use h2o_config::{Attribute, Error, Kinds, Node};
@@ -123,8 +123,8 @@ impl SharedStore {
         let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
         for address in (&*self.host, self.port).to_socket_addrs()? {
             let deadline = now() + limit;
-            match TcpStream::connect_timeout(&address, limit) {
-                Ok(stream) => return Ok(self.converse(Connection { stream, deadline })),
+            match Connection::open(address, deadline) {
+                Ok(connection) => return Ok(self.converse(connection)),
                 Err(error) => last = error,
             }
         }
@@ -158,10 +158,24 @@ pub(crate) fn now() -> Instant {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    address: SocketAddr,
     deadline: Instant,
 }
 
 impl Connection {
+    fn open(address: SocketAddr, deadline: Instant) -> io::Result<Self> {
+        let limit = deadline.saturating_duration_since(now());
+        if limit.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let stream = TcpStream::connect_timeout(&address, limit)?;
+        Ok(Self {
+            stream,
+            address,
+            deadline,
+        })
+    }
+
     fn time_left(&self) -> io::Result<Option<Duration>> {
         let left = self.deadline.saturating_duration_since(now());
         if left.is_zero() {
@@ -200,6 +214,17 @@ impl Conversation<Connection> {
     /// Sets the time at which the conversation fails if it is not complete.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.wire.stream_mut().deadline = deadline;
+    }
+
+    /// Connects again to the address of the store, before the deadline that was set last.
+    ///
+    /// # Errors
+    /// If the store cannot be connected to.
+    pub(crate) fn reconnect(&mut self) -> io::Result<()> {
+        let connection = self.wire.stream_mut();
+        let again = Connection::open(connection.address, connection.deadline)?;
+        self.wire = Wire::new(again);
+        Ok(())
     }
 }
 
