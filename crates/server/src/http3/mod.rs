@@ -136,7 +136,7 @@ impl Http3 {
 
     /// Lets streams take as many bytes as the congestion window allows now. Must be called before the events of the transport are taken: one
     /// of them may say that streams can be written to again.
-    pub(crate) fn widen_send_window(&self) {
+    pub(crate) fn fit_send_window(&self) {
         self.streams.quic.with(|quic| {
             let room = quic.send_room();
             quic.set_send_window(room);

@@ -113,7 +113,7 @@ impl QuicConnection {
     /// the connection.
     pub(crate) fn run(&mut self, context: &Context) -> Flow {
         if let Phase::Http3(http3) = &self.phase {
-            http3.widen_send_window();
+            http3.fit_send_window();
         }
         while let Some(event) = self.next_event(context) {
             match event {
@@ -210,13 +210,15 @@ impl QuicConnection {
             }),
             listener: Rc::clone(&self.state.listener.endpoint),
         }));
-        self.phase = Phase::Http3(Box::new(Http3::new(
+        let http3 = Http3::new(
             context,
             &self.state,
             Rc::clone(&self.endpoint),
             self.index,
             &self.settings,
-        )));
+        );
+        http3.fit_send_window();
+        self.phase = Phase::Http3(Box::new(http3));
     }
 
     fn on_connected(&mut self, context: &Context) {

@@ -341,7 +341,11 @@ impl HandoverThread {
                             error,
                             "QUIC packets for connections of older and newer processes of this server are lost: {text}"
                         );
-                        self.other_generations.end_silence(&self.mailboxes);
+                        // A younger process that reads the sockets gets all packets; its own thread passes those for this one on.
+                        let is_read = |younger: &Younger| younger.reads && !younger.is_gone;
+                        if !self.younger.iter().any(is_read) {
+                            self.other_generations.end_silence(&self.mailboxes);
+                        }
                         return;
                     }
                 }

@@ -301,6 +301,11 @@ impl Driver {
             state.engine.liveness.on_received(now);
         }
         self.on_quic_timeout(index, now);
+        // Before the events are taken: one of them may say that streams can be written to again.
+        state.engine.quic.with(|quic| {
+            let room = quic.send_room();
+            quic.set_send_window(room);
+        });
         if self.take_events(index, entry, state, now) {
             *slot = None;
             return;
@@ -378,10 +383,6 @@ impl Driver {
             state.read(id, now)?;
         }
         state.check_starved();
-        state.engine.quic.with(|quic| {
-            let room = quic.send_room();
-            quic.set_send_window(room);
-        });
         state.pump(task, now);
         let made = state.engine.bytes_made();
         if std::mem::replace(&mut entry.made, made) != made {
