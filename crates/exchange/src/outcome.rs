@@ -273,15 +273,15 @@ pub struct Reroute {
 }
 
 impl Reroute {
-    /// Creates an order to fetch the resource at `url` in place of the requested one.
+    /// Creates an order to fetch the resource at `url` in place of the requested one, with the body of the request.
     #[must_use]
-    pub fn to(url: Vec<u8>, method: Method, keep_body: bool) -> Self {
+    pub fn to(url: Vec<u8>, method: Method) -> Self {
         Self {
             kind: RerouteKind::Delegation,
             method,
             url,
             successor: None,
-            keep_body,
+            keep_body: true,
             fields: RerouteFields::All,
             named_by: NamedBy::Configuration,
             restore: None,
@@ -322,6 +322,12 @@ pub enum EarlyReroute {
 pub trait Handler: Send + Sync {
     /// Responds to a request, or declines it. Must not block.
     fn on_request(&self, exchange: &mut Exchange) -> Outcome;
+
+    /// For guards that let only some clients through: a number that identifies the rules by which they decide. Guards of paths that inherit
+    /// the same rules have the same number. `None` for all other handlers.
+    fn access_rules(&self) -> Option<usize> {
+        None
+    }
 
     /// What the handler needs of the body of this request, whose head and route are known. The first handler of the
     /// path that needs the body decides whether handlers run before or after the body has arrived. If no handler needs

@@ -568,7 +568,7 @@ fn the_page_of_a_redirect_cannot_be_broken_out_of() {
 
 #[test]
 fn a_reroute_takes_the_request_along_unless_it_says_otherwise() {
-    let reroute = Reroute::to(b"/elsewhere".to_vec(), Method::Get, true);
+    let reroute = Reroute::to(b"/elsewhere".to_vec(), Method::Get);
     assert_eq!(
         (reroute.kind, reroute.fields, reroute.named_by),
         (

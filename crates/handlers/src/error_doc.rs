@@ -136,7 +136,7 @@ impl Filter for ErrorDocFilter {
         FilterResult::Reroute(Reroute {
             fields: RerouteFields::None,
             restore: Some(stand_in_for(response)),
-            ..Reroute::to(document.url.as_bytes().to_vec(), method, true)
+            ..Reroute::to(document.url.as_bytes().to_vec(), method)
         })
     }
 }

@@ -240,7 +240,8 @@ impl Redirect {
                     "internal server error",
                 )
             },
-            ..Reroute::to(url, method, keeps_method)
+            keep_body: keeps_method,
+            ..Reroute::to(url, method)
         }
     }
 
@@ -249,7 +250,7 @@ impl Redirect {
             Method::Post if !self.status.keeps_method() => Method::Get,
             method => method.clone(),
         };
-        Reroute::to(url, method, true)
+        Reroute::to(url, method)
     }
 }
 

@@ -66,7 +66,8 @@ impl Filter for ReproxyFilter {
         };
         FilterResult::Reroute(Reroute {
             named_by: NamedBy::Response,
-            ..Reroute::to(url.to_vec(), method, keeps_method)
+            keep_body: keeps_method,
+            ..Reroute::to(url.to_vec(), method)
         })
     }
 }

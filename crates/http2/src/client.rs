@@ -48,8 +48,6 @@ pub struct ClientConnection {
     opening: Opening,
     /// The latest stream that this side opened.
     newest: StreamId,
-    /// Number of streams that were not released yet.
-    held: u32,
     /// The last stream that the server will process, as its GOAWAY frame says.
     last: Option<StreamId>,
     /// Streams above `last`, which the server refused with its GOAWAY, and whose refusal has not been reported to the
@@ -93,7 +91,6 @@ impl ClientConnection {
             connection,
             opening: Opening::Settings,
             newest: StreamId::CONNECTION,
-            held: 0,
             last: None,
             refused: Vec::new(),
             cut_off: None,
@@ -173,13 +170,14 @@ impl ClientConnection {
     /// Whether the connection is finished: no more requests can be made, and no stream is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.opening == Opening::Failed || (!self.is_reusable() && self.held == 0)
+        self.opening == Opening::Failed
+            || (!self.is_reusable() && self.connection.streams.held() == 0)
     }
 
     /// Whether the connection has streams that were not released yet.
     #[must_use]
     pub const fn has_streams(&self) -> bool {
-        self.held > 0
+        self.connection.streams.held() > 0
     }
 
     /// Returns and clears the costs that the server has caused since the last call, in the units of
@@ -246,8 +244,7 @@ impl ClientConnection {
             return;
         }
         self.connection.reset(key, ErrorCode::CANCEL, out);
-        self.connection.release(key, false, out);
-        self.held -= 1;
+        self.connection.release(key, out);
     }
 
     /// Reports that the caller has used `len` bytes of a response's content: the stream's receive window opens by as many

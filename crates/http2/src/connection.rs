@@ -435,8 +435,8 @@ impl Connection {
         self.abandoned.contains(&id)
     }
 
-    pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
-        self.streams.insert(stream, is_peers)
+    pub(crate) fn insert(&mut self, stream: Stream) -> StreamKey {
+        self.streams.insert(stream)
     }
 
     /// Reports that the caller has used `len` bytes of a stream's content: the receive windows of the stream and of the
@@ -456,12 +456,11 @@ impl Connection {
         self.refill(0, out);
     }
 
-    /// Frees a stream that the caller no longer uses, with its content. `is_peers` tells whether the peer opened the
-    /// stream.
+    /// Frees a stream that the caller no longer uses, with its content.
     #[inline]
-    pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool, out: &mut Vec<u8>) {
+    pub(crate) fn release(&mut self, key: StreamKey, out: &mut Vec<u8>) {
         let held = self.streams.get(key).map_or(0, |stream| stream.held);
-        self.streams.release(key, is_peers);
+        self.streams.release(key);
         if held > 0 {
             self.held -= held;
             self.refill(0, out);

@@ -157,7 +157,7 @@ impl ServerConnection {
             window,
             DEFAULT_WINDOW,
         );
-        let key = server.connection.insert(stream, true);
+        let key = server.connection.insert(stream);
         Ok((server, key))
     }
 

@@ -126,7 +126,7 @@ pub(crate) struct Streams {
     /// Identifier and index in `slots` of each stream that is not closed, in the order of identifiers: new streams are
     /// appended.
     open: Vec<(StreamId, u32)>,
-    /// Number of streams in `slots` that the peer opened.
+    /// Number of streams in `slots` that the client opened.
     held: u32,
 }
 
@@ -139,7 +139,7 @@ impl Streams {
         }
     }
 
-    /// Number of streams that the peer opened and the caller has not released, including closed ones.
+    /// Number of streams that the client opened and the caller has not released, including closed ones.
     pub(crate) const fn held(&self) -> u32 {
         self.held
     }
@@ -150,11 +150,11 @@ impl Streams {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, stream: Stream, is_peers: bool) -> StreamKey {
+    pub(crate) fn insert(&mut self, stream: Stream) -> StreamKey {
         let id = stream.id;
         let index = u32::try_from(self.slots.insert(stream))
             .expect("stream ids have 31 bits, so the number of streams fits into 32 bits");
-        self.held += u32::from(is_peers);
+        self.held += u32::from(id.is_client());
         match self.open.last() {
             Some(&(last, _)) if last > id => {
                 let at = self.open.partition_point(|&(other, _)| other < id);
@@ -198,12 +198,11 @@ impl Streams {
         }
     }
 
-    /// Removes a closed stream: its key may be used again for another stream. `is_peers` tells whether the peer opened the
-    /// stream.
+    /// Removes a closed stream: its key may be used again for another stream.
     #[inline]
-    pub(crate) fn release(&mut self, key: StreamKey, is_peers: bool) {
-        if self.slots.try_remove(key.index()).is_some() {
-            self.held -= u32::from(is_peers);
+    pub(crate) fn release(&mut self, key: StreamKey) {
+        if let Some(stream) = self.slots.try_remove(key.index()) {
+            self.held -= u32::from(stream.id.is_client());
         }
     }
 

@@ -186,7 +186,7 @@ pub(super) fn redirect(exchange: &Exchange, path: &[u8]) -> Outcome {
             Method::Post => Method::Get,
             other => other.clone(),
         };
-        return Outcome::Reroute(Reroute::to(url, method, true));
+        return Outcome::Reroute(Reroute::to(url, method));
     }
     let status = StatusCode::MOVED_PERMANENTLY;
     let mut response = Response::redirect(Headers::new(), status, "Moved Permanently", &url);

@@ -293,7 +293,7 @@ impl Elements {
         };
         let slashes = url.iter().take_while(|byte| **byte == b'/').count();
         let url = [b"/", &url[slashes..]].concat();
-        let mut order = Reroute::to(url, request.method.clone(), true);
+        let mut order = Reroute::to(url, request.method.clone());
         // If the other path responds with a redirect, that is sent to the client, and not followed by the server.
         order.kind = RerouteKind::Reprocess;
         Decision::Redirect(order)

@@ -1,16 +1,17 @@
 //! The handler of `proxy.reverse.url`.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use h2o_exchange::{
-    BodyUse, ClientOrigin, Exchange, ExchangeRef, Handler, KeepsServerField, Outcome, RequestBody,
-    RerouteKind, Trace, Worker,
+    BodyUse, ClientOrigin, ConnectionInfo, Exchange, ExchangeRef, Handler, KeepsServerField,
+    Outcome, RequestBody, RerouteKind, Trace, Worker,
 };
-use h2o_http::{BodyLength, StatusCode};
-use h2o_upstream::{Call, Upstream};
+use h2o_http::{BodyLength, Headers, StatusCode};
+use h2o_upstream::{Call, Reply, Upstream};
 use rustc_hash::FxHashMap;
 
 use super::request::RequestRules;
@@ -169,38 +170,18 @@ async fn forward(
     wanted: TunnelKind,
     mapping: PathMapping,
 ) -> Outcome {
-    let (worker, client, body, headers, expects_continue, needs_http1, is_multiplexed) = {
-        let exchange = &mut *reference.borrow_mut();
-        // If the request opens no tunnel and has no body, its body pipe carries nothing, so the upstream does not get
-        // the pipe.
-        let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
-        let body = if has_body {
-            exchange.body.clone()
-        } else {
-            RequestBody::None
-        };
-        let has_content = wanted == TunnelKind::Nothing
-            && match &body {
-                RequestBody::None => false,
-                RequestBody::Bytes(content) => !content.is_empty(),
-                RequestBody::File(_) | RequestBody::Stream(_) => true,
-            };
-        (
-            Rc::clone(&exchange.worker),
-            Rc::clone(&exchange.connection),
-            body,
-            exchange.headers(),
-            proxy.expects_continue && has_content,
-            wanted == TunnelKind::Protocol && !is_of_every_version(exchange.request.upgrade()),
-            exchange.protocol.is_multiplexed(),
-        )
-    };
-    let client_address = match reference.borrow().client {
-        ClientOrigin::Proxy { client } => client.map(Box::new),
-        ClientOrigin::Peer => None,
-    };
-    let trace = trace(&mut reference.borrow_mut());
-    let forwards_expectation = proxy.request.forwards_expectation(&reference.borrow());
+    let Outgoing {
+        worker,
+        client,
+        client_address,
+        body,
+        headers,
+        trace,
+        expects_continue,
+        forwards_expectation,
+        needs_http1,
+        is_multiplexed,
+    } = Outgoing::of(&proxy, &mut reference.borrow_mut(), wanted);
     let pipe = match &body {
         RequestBody::Stream(pipe) => Some(Rc::clone(pipe)),
         RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => None,
@@ -240,30 +221,7 @@ async fn forward(
         .await;
     let exchange = &mut *reference.borrow_mut();
     match result {
-        Ok(reply) => {
-            let keeps_server = *proxy
-                .keeps_server
-                .get_or_init(|| exchange.site.settings.get::<KeepsServerField>().0);
-            let backend = &proxy.upstream.backends()[reply.backend].url;
-            let rules = proxy.response;
-            let scheme = if proxy.request.preserve_host {
-                exchange.request.scheme
-            } else {
-                backend.scheme
-            };
-            let mut outcome = rules.answer(exchange, wanted, scheme, backend, keeps_server, reply);
-            if let Outcome::Reroute(order) = &mut outcome
-                && response::leads_back(exchange, scheme, &order.url)
-            {
-                // The server follows a backend's redirect back to that backend with the settings of this path. H2O
-                // compatibility: H2O does the same.
-                let proxy = Rc::clone(&proxy);
-                order.successor = Some(Box::new(|exchange| {
-                    forward_request(proxy, exchange, PathMapping::Whole)
-                }));
-            }
-            outcome
-        }
+        Ok(reply) => answer(&proxy, exchange, wanted, reply),
         Err(failure) => {
             let mut answer = response::failed(exchange, mapping, &failure);
             if let Some(pipe) = pipe
@@ -275,6 +233,88 @@ async fn forward(
                 pipe.abandon();
             }
             Outcome::Done(answer)
+        }
+    }
+}
+
+/// The response to the client, from the backend's reply.
+fn answer(
+    proxy: &Rc<LocalProxy>,
+    exchange: &mut Exchange,
+    wanted: TunnelKind,
+    reply: Reply,
+) -> Outcome {
+    let keeps_server = *proxy
+        .keeps_server
+        .get_or_init(|| exchange.site.settings.get::<KeepsServerField>().0);
+    let backend = &proxy.upstream.backends()[reply.backend].url;
+    let scheme = if proxy.request.preserve_host {
+        exchange.request.scheme
+    } else {
+        backend.scheme
+    };
+    let rules = proxy.response;
+    let mut outcome = rules.answer(exchange, wanted, scheme, backend, keeps_server, reply);
+    if let Outcome::Reroute(order) = &mut outcome
+        && response::leads_back(exchange, scheme, &order.url)
+    {
+        // The server follows a backend's redirect back to that backend with the settings of this path. H2O
+        // compatibility: H2O does the same.
+        let proxy = Rc::clone(proxy);
+        order.successor = Some(Box::new(|exchange| {
+            forward_request(proxy, exchange, PathMapping::Whole)
+        }));
+    }
+    outcome
+}
+
+/// What the exchange contributes to the [`Call`] of a request, besides its head.
+struct Outgoing {
+    worker: Rc<Worker>,
+    client: Rc<ConnectionInfo>,
+    client_address: Option<Box<SocketAddr>>,
+    body: RequestBody,
+    headers: Headers,
+    trace: Option<Rc<Trace>>,
+    expects_continue: bool,
+    /// Whether the client's `expect: 100-continue` is forwarded.
+    forwards_expectation: bool,
+    needs_http1: bool,
+    /// Whether the client's connection carries several requests at a time.
+    is_multiplexed: bool,
+}
+
+impl Outgoing {
+    fn of(proxy: &LocalProxy, exchange: &mut Exchange, wanted: TunnelKind) -> Self {
+        // If the request opens no tunnel and has no body, its body pipe carries nothing, so the upstream does not get
+        // the pipe.
+        let has_body = wanted != TunnelKind::Nothing || exchange.request.body != BodyLength::None;
+        let body = if has_body {
+            exchange.body.clone()
+        } else {
+            RequestBody::None
+        };
+        let has_content = wanted == TunnelKind::Nothing
+            && match &body {
+                RequestBody::None => false,
+                RequestBody::Bytes(content) => !content.is_empty(),
+                RequestBody::File(_) | RequestBody::Stream(_) => true,
+            };
+        Self {
+            worker: Rc::clone(&exchange.worker),
+            client: Rc::clone(&exchange.connection),
+            client_address: match exchange.client {
+                ClientOrigin::Proxy { client } => client.map(Box::new),
+                ClientOrigin::Peer => None,
+            },
+            body,
+            headers: exchange.headers(),
+            trace: trace(exchange),
+            expects_continue: proxy.expects_continue && has_content,
+            forwards_expectation: proxy.request.forwards_expectation(exchange),
+            needs_http1: wanted == TunnelKind::Protocol
+                && !is_of_every_version(exchange.request.upgrade()),
+            is_multiplexed: exchange.protocol.is_multiplexed(),
         }
     }
 }

@@ -303,18 +303,18 @@ fn takes_trailers(request: &RequestHead) -> bool {
 }
 
 /// All values of a field, each followed by a comma. Empty values are left out.
-/// Number of entries of the `via` fields: of the proxies that the request has passed.
-fn via_entries(received: &Headers) -> usize {
-    let commas = |value| memchr::memchr_iter(b',', value).count();
-    let values = received.get_all(Known::Via);
-    values.map(|value| 1 + commas(value)).sum()
-}
-
 fn listed(received: &Headers, name: Known) -> impl Iterator<Item = &[u8]> {
     received
         .get_all(name)
         .filter(|value| !value.is_empty())
         .flat_map(|value| [value, b", "])
+}
+
+/// Number of entries of the `via` fields: of the proxies that the request has passed.
+fn via_entries(received: &Headers) -> usize {
+    let commas = |value| memchr::memchr_iter(b',', value).count();
+    let values = received.get_all(Known::Via);
+    values.map(|value| 1 + commas(value)).sum()
 }
 
 fn body_length(exchange: &Exchange, wanted: TunnelKind) -> BodyLength {

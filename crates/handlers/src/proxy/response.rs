@@ -239,7 +239,8 @@ fn follow(exchange: &Exchange, scheme: Scheme, reply: &Reply) -> Option<Reroute>
     Some(Reroute {
         fields,
         named_by: NamedBy::Response,
-        ..Reroute::to(url.to_vec(), method, keep_body)
+        keep_body,
+        ..Reroute::to(url.to_vec(), method)
     })
 }
 

@@ -55,8 +55,7 @@ impl ClientConnection {
         );
         stream.is_bodyless = head.method == Method::Head;
         stream.is_tunnel = is_tunnel(&head.method);
-        self.held += 1;
-        Some(self.connection.insert(stream, false))
+        Some(self.connection.insert(stream))
     }
 
     /// How many bytes of content the stream may send in one frame now, if it were its turn.

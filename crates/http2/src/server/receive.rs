@@ -426,7 +426,7 @@ impl ServerConnection {
             self.connection.scheduler.use_urgencies();
             stream.parameters = Some(field.into());
         }
-        let stream = self.connection.insert(stream, true);
+        let stream = self.connection.insert(stream);
         if let Some(priority) = section.priority {
             self.connection.place_at(stream, priority)?;
         } else if self.connection.scheduler.has_placeholders() {

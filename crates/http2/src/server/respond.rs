@@ -215,7 +215,7 @@ impl ServerConnection {
         let Some(stream) = self.connection.streams.get(key) else {
             return;
         };
-        let is_peers = stream.id.is_client();
+        let is_push = !stream.id.is_client();
         match stream.state {
             StreamState::Closed => {}
             StreamState::HalfClosedLocal => self.connection.reset(key, ErrorCode::NO_ERROR, out),
@@ -223,10 +223,10 @@ impl ServerConnection {
                 self.connection.reset(key, ErrorCode::INTERNAL_ERROR, out);
             }
         }
-        if !is_peers {
+        if is_push {
             self.open_pushes = self.open_pushes.saturating_sub(1);
         }
-        self.connection.release(key, is_peers, out);
+        self.connection.release(key, out);
     }
 
     /// Opens the receive window of the stream to `http2-input-window-size`. To be called when a handler begins to read the
@@ -298,7 +298,7 @@ impl ServerConnection {
             self.connection.peer.initial_window_size,
             DEFAULT_WINDOW,
         );
-        let key = self.connection.insert(stream, false);
+        let key = self.connection.insert(stream);
         if let Some(node) = self.connection.node(parent) {
             let pushed = self
                 .connection
