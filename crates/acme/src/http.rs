@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::service::now;
+use crate::clock::now;
 
 /// Time limit for a request to the authority with its response.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,6 +8,7 @@
 
 mod challenge;
 mod client;
+mod clock;
 mod failure;
 mod http;
 mod loader;

@@ -9,12 +9,13 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use h2o_exchange::{BackgroundService, Clock};
+use h2o_exchange::BackgroundService;
 use h2o_log::report;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::client::{Client, Held};
+use crate::clock::{self, now};
 use crate::failure::{Cause, Failure};
 use crate::renewal::{Window, pause_after, renewal_time, shortest_use};
 use crate::{Acme, Order};
@@ -225,7 +226,7 @@ impl Task {
             "obtained"
         };
         report!(notice, "acme: {verb} the certificate of {name}");
-        let obtained_at = self::now();
+        let obtained_at = clock::now();
         if renewal_time(obtained.validity, None, self.random) <= obtained_at {
             report!(
                 warning,
@@ -299,10 +300,6 @@ async fn lock(acme: &Acme) -> std::fs::File {
         }
         tokio::time::sleep(LOCK_PAUSE).await;
     }
-}
-
-pub(crate) fn now() -> i64 {
-    i64::try_from(Clock::default().unix().as_secs()).unwrap_or(i64::MAX)
 }
 
 fn after(now: i64, pause: Duration) -> i64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-use crate::congestion::{Desk, Factory, KnownPaths};
+use crate::congestion::{ControllerChannel, Factory, KnownPaths};
 use crate::id::Placement;
 use crate::keys::Keys;
 use crate::tls::TlsChooser;
@@ -148,7 +148,7 @@ impl TransportSettings {
         self.max_udp_payload_size.clamp(1200, 1472).into()
     }
 
-    pub(crate) fn library(&self, desk: &Arc<Desk>) -> TransportConfig {
+    pub(crate) fn to_quinn(&self, channel: &Arc<ControllerChannel>) -> TransportConfig {
         let mut config = TransportConfig::default();
         let idle = IdleTimeout::try_from(self.idle_timeout).ok();
         config
@@ -165,7 +165,7 @@ impl TransportSettings {
             .enable_segmentation_offload(self.gso)
             .allow_spin(false)
             .congestion_controller_factory(Arc::new(Factory {
-                desk: Arc::clone(desk),
+                channel: Arc::clone(channel),
                 control: self.congestion_control,
                 initial_packets: self.initial_window_packets.into(),
                 packet_len: self.packet_len(),

@@ -14,7 +14,7 @@ use quinn_proto::{Dir, StreamEvent, VarInt};
 
 use crate::close::CloseReason;
 use crate::config::TransportSettings;
-use crate::congestion::{Desk, Gate, Pacer};
+use crate::congestion::{ControllerChannel, Pacer, ReportedWindow};
 use crate::costs::{Costs, Deeds};
 use crate::endpoint::Transmit;
 use crate::few_streams::{StreamLimits, StreamWatch};
@@ -299,15 +299,15 @@ impl Connection {
     /// Appends datagrams to send to `buffer`, for [`crate::Endpoint::transmit`].
     pub(crate) fn transmit(
         &mut self,
-        desk: &Desk,
+        channel: &ControllerChannel,
         now: Instant,
         max_datagrams: usize,
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
         let Some(mut paths) = self.paths.take() else {
-            return self.transmit_anywhere(desk, now, max_datagrams, buffer);
+            return self.transmit_anywhere(channel, now, max_datagrams, buffer);
         };
-        let transmit = self.transmit_within(&mut paths, desk, now, max_datagrams, buffer);
+        let transmit = self.transmit_within(&mut paths, channel, now, max_datagrams, buffer);
         self.paths = Some(paths);
         transmit
     }
@@ -317,7 +317,7 @@ impl Connection {
     fn transmit_within(
         &mut self,
         paths: &mut Paths,
-        desk: &Desk,
+        channel: &ControllerChannel,
         now: Instant,
         max_datagrams: usize,
         buffer: &mut Vec<u8>,
@@ -332,7 +332,7 @@ impl Connection {
                 return None;
             };
             let Some(allowance) = allowance else {
-                let transmit = self.transmit_anywhere(desk, now, max_datagrams, buffer)?;
+                let transmit = self.transmit_anywhere(channel, now, max_datagrams, buffer)?;
                 if paths.take_credit(&transmit) {
                     return Some(transmit);
                 }
@@ -343,7 +343,7 @@ impl Connection {
             };
             let before = self.library.stats();
             paths.set_cut(allowance.cut);
-            let transmit = self.transmit_anywhere(desk, now, 1, buffer);
+            let transmit = self.transmit_anywhere(channel, now, 1, buffer);
             paths.set_cut(0);
             // A packet that was shortened cannot be sent a second time as it was, so no copy of it is kept for a repetition.
             self.tail = Tail::default();
@@ -369,7 +369,7 @@ impl Connection {
     /// the address is validated.
     fn transmit_anywhere(
         &mut self,
-        desk: &Desk,
+        channel: &ControllerChannel,
         now: Instant,
         max_datagrams: usize,
         buffer: &mut Vec<u8>,
@@ -378,7 +378,7 @@ impl Connection {
             return Some(transmit);
         }
         let mtu = u64::from(self.library.current_mtu());
-        let state = desk.read(self.library.congestion_state());
+        let state = channel.read(self.library.congestion_state());
         let room = state.window.saturating_sub(state.in_flight);
         let rate = state.rate.unwrap_or(u64::MAX);
         let credit = match &mut self.pacer {
@@ -400,27 +400,27 @@ impl Connection {
             Some(credit) => max_datagrams.min(usize::try_from(credit / mtu).unwrap_or(1)),
             None => max_datagrams,
         };
-        desk.set(if allowed > 0 {
-            Gate::Open
+        channel.set(if allowed > 0 {
+            ReportedWindow::Unlimited
         } else {
-            Gate::Closed
+            ReportedWindow::Full
         });
         let max_datagrams = max_datagrams.min(udp::max_datagrams(mtu));
         let datagrams = max_datagrams.clamp(1, allowed.max(1));
         let probes = self.may_probe.then(|| self.probes());
         let transmit = self.library.poll_transmit(now, datagrams, buffer);
-        let has_more = desk.has_asked();
-        desk.set(Gate::Report);
+        let has_more = channel.has_asked();
+        channel.set(ReportedWindow::Actual);
         let is_held_back = allowed == 0 && has_more;
         self.paced_until = None;
         if is_held_back && room >= mtu {
             self.paced_until = self.pacer.as_ref().and_then(|pacer| pacer.next(rate, mtu));
         }
-        let has_room = self.note_stall(desk, now, is_held_back && room < mtu);
+        let has_room = self.note_stall(channel, now, is_held_back && room < mtu);
         if has_room && transmit.is_none() {
             // The stall has just ended, so the window has room. Without another attempt, the waiting packets would stay
             // until the next stall ends.
-            return self.transmit_anywhere(desk, now, max_datagrams, buffer);
+            return self.transmit_anywhere(channel, now, max_datagrams, buffer);
         }
         self.may_probe &= transmit.is_some();
         if transmit.is_none() && allowed > 0 && state.in_flight == 0 {
@@ -497,7 +497,7 @@ impl Connection {
 
     /// Notes whether the connection is stalled: packets wait for a full window. Returns whether a stall has just ended, so
     /// that the window has room.
-    fn note_stall(&mut self, desk: &Desk, now: Instant, is_stalled: bool) -> bool {
+    fn note_stall(&mut self, channel: &ControllerChannel, now: Instant, is_stalled: bool) -> bool {
         if !is_stalled {
             self.stall = None;
             return false;
@@ -505,7 +505,7 @@ impl Connection {
         let count = match self.stall {
             Some(stall) if now < stall.ends => return false,
             Some(stall) => {
-                desk.forget_in_flight(self.library.congestion_state());
+                channel.forget_in_flight(self.library.congestion_state());
                 stall.count + 1
             }
             None => 0,
@@ -518,7 +518,7 @@ impl Connection {
     }
 
     /// Handles a received datagram: the peer responds, so the wait of a stall begins anew.
-    pub(crate) fn on_received(&mut self, desk: &Desk, now: Instant) {
+    pub(crate) fn on_received(&mut self, channel: &ControllerChannel, now: Instant) {
         self.stall = None;
         let remote = self.library.remote_address();
         let previous = std::mem::replace(&mut self.remote, remote);
@@ -537,7 +537,7 @@ impl Connection {
             self.limit = None;
         }
         self.limit_handshake(now);
-        if self.tail.is_kept() && desk.read(self.library.congestion_state()).in_flight == 0 {
+        if self.tail.is_kept() && channel.read(self.library.congestion_state()).in_flight == 0 {
             self.tail = Tail::default();
         }
     }

@@ -13,7 +13,7 @@ use quinn_proto::{
 
 use crate::close::ConnectError;
 use crate::config::{EndpointConfig, Neighbours, ServerRole, TransportSettings};
-use crate::congestion::{Desk, Jump, KnownPaths, Observation, Start};
+use crate::congestion::{ControllerChannel, Jump, KnownPaths, Observation, Start};
 use crate::connection::{Connection, Event, Exceeded, HandshakeLimit, Sending};
 use crate::few_streams::{StreamLimits, StreamWatch};
 use crate::id::{IdGenerator, Placement, RecentIds};
@@ -38,7 +38,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    fn library(self) -> EcnCodepoint {
+    fn to_quinn(self) -> EcnCodepoint {
         match self {
             Self::Ect0 => EcnCodepoint::Ect0,
             Self::Ect1 => EcnCodepoint::Ect1,
@@ -160,7 +160,7 @@ pub struct Endpoint {
     key_ring: Arc<KeyRing>,
     placement: Placement,
     neighbours: Neighbours,
-    desk: Arc<Desk>,
+    channel: Arc<ControllerChannel>,
     recent_ids: RecentIds,
     /// Statistics of the connections that have ended, and of all datagrams.
     totals: Totals,
@@ -208,10 +208,10 @@ impl Endpoint {
             // The call cannot fail: quinn-proto allows these payload sizes.
             let _ = endpoint.max_udp_payload_size(size);
         }
-        let desk = Arc::new(Desk::default());
+        let channel = Arc::new(ControllerChannel::default());
         let watch = watch_of(server.as_ref());
         let library_server = server.as_ref().map(|server| {
-            let library = library_server(server, &key_ring, &desk, &watch);
+            let library = library_server(server, &key_ring, &channel, &watch);
             Arc::new(library)
         });
         Self {
@@ -228,7 +228,7 @@ impl Endpoint {
             key_ring,
             placement,
             neighbours,
-            desk,
+            channel,
             recent_ids: RecentIds::default(),
             totals: Totals::default(),
             known_paths,
@@ -257,7 +257,7 @@ impl Endpoint {
             Admission::Open | Admission::Full => None,
         };
         self.totals.count(&data, ecn);
-        let ecn = ecn.map(Ecn::library);
+        let ecn = ecn.map(Ecn::to_quinn);
         let id = match destination_id(&data) {
             [] => 0,
             id => self.hasher.hash_one(id),
@@ -291,8 +291,8 @@ impl Endpoint {
                 else {
                     return Received::Ignored;
                 };
-                connection.on_received(&self.desk, now);
-                connection.trace_received(&self.desk, now, len);
+                connection.on_received(&self.channel, now);
+                connection.trace_received(&self.channel, now, len);
                 if was_accepting && !connection.is_being_accepted() {
                     self.handshakes -= 1;
                 }
@@ -394,7 +394,7 @@ impl Endpoint {
         let (remote, local) = (incoming.remote_address(), incoming.local_ip());
         self.watch.begin();
         let accepted = self.library.accept(incoming, now, answer, None);
-        self.desk.set_start(None);
+        self.channel.set_start(None);
         self.watch.end();
         match accepted {
             Ok((handle, connection)) => {
@@ -490,7 +490,7 @@ impl Endpoint {
         self.totals.rapid_starts += u64::from(start.is_rapid);
         self.totals.paced += u64::from(sending.is_paced);
         self.totals.respecting_underuse += u64::from(start.respects_underuse);
-        self.desk.set_start(Some(start));
+        self.channel.set_start(Some(start));
     }
 
     /// Remembers what a connection has measured of its path, if it has sent enough for that.
@@ -548,7 +548,7 @@ impl Endpoint {
     ) -> Result<ConnectionIndex, ConnectError> {
         let name = tls.server_name.to_str().into_owned();
         let mut config = quinn_proto::ClientConfig::new(Arc::new(ClientSide(tls)));
-        config.transport_config(Arc::new(transport.library(&self.desk)));
+        config.transport_config(Arc::new(transport.to_quinn(&self.channel)));
         let sending = Sending::of(transport, || self.draw());
         self.set_start(transport, sending, None);
         let (handle, connection) =
@@ -610,8 +610,8 @@ impl Endpoint {
     ) -> Option<Transmit> {
         self.exchange_events(ConnectionHandle(index.0));
         let connection = self.connections.get_mut(index.0)?.as_deref_mut()?;
-        let transmit = connection.transmit(&self.desk, now, max_datagrams, buffer)?;
-        connection.trace_sent(&self.desk, now, &transmit);
+        let transmit = connection.transmit(&self.channel, now, max_datagrams, buffer)?;
+        connection.trace_sent(&self.channel, now, &transmit);
         Some(transmit)
     }
 
@@ -641,7 +641,7 @@ impl Endpoint {
     /// Replaces the settings for connections that are accepted from now on.
     pub fn set_server(&mut self, server: ServerRole) {
         self.watch = watch_of(Some(&server));
-        let library = library_server(&server, &self.key_ring, &self.desk, &self.watch);
+        let library = library_server(&server, &self.key_ring, &self.channel, &self.watch);
         self.library.set_server_config(Some(Arc::new(library)));
         self.server = Some(server);
     }
@@ -658,7 +658,7 @@ impl Endpoint {
         for connection in self.connections.iter().flatten() {
             totals.add(connection);
         }
-        (totals.packets_acked, totals.bytes_acked) = self.desk.acknowledged();
+        (totals.packets_acked, totals.bytes_acked) = self.channel.acknowledged();
         totals
     }
 
@@ -780,7 +780,7 @@ fn watch_of(server: Option<&ServerRole>) -> Arc<StreamWatch> {
 fn library_server(
     server: &ServerRole,
     keys: &Arc<KeyRing>,
-    desk: &Arc<Desk>,
+    channel: &Arc<ControllerChannel>,
     watch: &Arc<StreamWatch>,
 ) -> quinn_proto::ServerConfig {
     let mut config = quinn_proto::ServerConfig::new(
@@ -795,7 +795,7 @@ fn library_server(
         .lifetime(server.token_lifetime)
         .log(Arc::<UsedTokens>::clone(&server.used_tokens))
         .sent(1);
-    let mut transport = server.transport.library(desk);
+    let mut transport = server.transport.to_quinn(channel);
     watch.announced().few().apply(&mut transport);
     config
         .transport_config(Arc::new(transport))

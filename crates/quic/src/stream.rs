@@ -31,7 +31,7 @@ impl StreamId {
         Self(id.into())
     }
 
-    pub(crate) fn library(self) -> quinn_proto::StreamId {
+    pub(crate) fn to_quinn(self) -> quinn_proto::StreamId {
         use quinn_proto::{Dir, Side};
         let side = if self.is_opened_by_client() {
             Side::Client

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use h2o_exchange::{BodyError, BodySource, Trailers, Worker};
 use tokio::task::JoinHandle;
 
-use super::encoder::{Encoder, EncoderError, Method, Operation, SpareEncoders};
+use super::encoder::{Encoder, Method, SpareEncoders};
+use super::operation::{EncoderError, Operation};
 
 /// The compressed form of a body.
 pub(super) struct CompressedBody {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use compu_brotli_sys as sys;
 
-use super::encoder::{EncoderError, Operation};
+use super::operation::{EncoderError, Operation};
 
 /// A compressor of the C library. The library has no function to reset it, so each response needs a new one.
 pub(crate) struct BrotliEncoder {

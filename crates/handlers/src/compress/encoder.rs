@@ -7,6 +7,7 @@ use h2o_exchange::Worker;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys};
 
 use super::brotli::BrotliEncoder;
+use super::operation::{EncoderError, Operation};
 use crate::coding::Coding;
 
 /// Most unused compressors that a worker keeps.
@@ -78,21 +79,6 @@ fn needed_bits(len: u64) -> u8 {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
     u8::try_from(bits).unwrap_or(u8::MAX).max(10)
 }
-
-/// What a compressor does after it has taken the input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// The compressor may keep back input that compresses better together with the input that follows.
-    Continue,
-    /// The compressor outputs everything, so that the client can decode all that was compressed.
-    Flush,
-    /// The compressor ends the compressed content.
-    Finish,
-}
-
-/// The error of a compressor that has failed, for lack of memory or by a fault of its library.
-#[derive(Debug)]
-pub(crate) struct EncoderError;
 
 /// A compressor for gzip, brotli or zstd.
 pub(crate) enum Encoder {

@@ -6,6 +6,7 @@
 mod body;
 mod brotli;
 mod encoder;
+mod operation;
 mod settings;
 #[cfg(test)]
 mod testing;
@@ -22,7 +23,8 @@ use crate::coding::{Coding, CodingSet};
 use body::CompressedBody;
 use encoder::SpareEncoders;
 
-pub(crate) use encoder::{Encoder, Method, Operation};
+pub(crate) use encoder::{Encoder, Method};
+pub(crate) use operation::Operation;
 pub(crate) use settings::{CompressSettings, DIRECTIVES};
 
 pub(crate) fn filter(scope: &Scope) -> Option<Box<dyn Filter>> {

@@ -2,8 +2,8 @@
 //!
 //! quinn-proto asks a congestion controller for a window and has a pacer of its own, which knows nothing but windows. This crate decides
 //! instead when a connection may send: it lets quinn-proto make as many datagrams as window and pacer allow. While it does so, the
-//! controller reports a window without end ([`Gate::Open`]). When nothing may be sent, the controller reports that the window is full
-//! ([`Gate::Closed`]); quinn-proto then still sends acknowledgements and probes.
+//! controller reports a window without end ([`ReportedWindow::Unlimited`]). When nothing may be sent, the controller reports that the window is full
+//! ([`ReportedWindow::Full`]); quinn-proto then still sends acknowledgements and probes.
 
 mod cubic;
 mod hystart;
@@ -31,7 +31,7 @@ use self::rapid::RapidStart;
 use self::reno::Reno;
 pub use self::resume::KnownPaths;
 pub(crate) use self::resume::{Jump, Observation};
-use self::resume::{Leap, Step};
+use self::resume::{JumpPhase, Step};
 use crate::config::CongestionControl;
 
 /// The least congestion window, in packets (RFC 9002 §7.2).
@@ -80,9 +80,9 @@ macro_rules! each {
 /// What an endpoint and the congestion controllers of its connections tell each other, past the QUIC library between them. One
 /// thread uses the endpoint, and handles one connection at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
-    gate: AtomicU8,
-    /// Whether quinn-proto has asked for the window since the gate was set, which it does when it has ack-eliciting data to
+pub(crate) struct ControllerChannel {
+    reported: AtomicU8,
+    /// Whether quinn-proto has asked for the window since the reported window was chosen, which it does when it has ack-eliciting data to
     /// send.
     asked: AtomicBool,
     /// Bytes in flight on the connection whose controller was asked last; [`Controller::metrics`] writes them here.
@@ -107,20 +107,22 @@ pub(crate) struct Start {
 /// Which congestion window a controller reports to quinn-proto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Gate {
+pub(crate) enum ReportedWindow {
     /// The controller reports the true window.
-    Report = 0,
-    Open = 1,
-    Closed = 2,
+    Actual = 0,
+    /// The controller reports a window without end.
+    Unlimited = 1,
+    /// The controller reports that the window is full.
+    Full = 2,
 }
 
-impl Desk {
-    pub(crate) fn set(&self, gate: Gate) {
+impl ControllerChannel {
+    pub(crate) fn set(&self, reported: ReportedWindow) {
         self.asked.store(false, Ordering::Relaxed);
-        self.gate.store(gate as u8, Ordering::Relaxed);
+        self.reported.store(reported as u8, Ordering::Relaxed);
     }
 
-    /// Whether quinn-proto has asked for the window since the gate was set: it has something to send that the peer has to
+    /// Whether quinn-proto has asked for the window since the reported window was chosen: it has something to send that the peer has to
     /// acknowledge, apart from probes.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
@@ -184,7 +186,7 @@ pub(crate) struct State {
 /// Makes the controllers of an endpoint's connections.
 #[derive(Debug)]
 pub(crate) struct Factory {
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) channel: Arc<ControllerChannel>,
     pub(crate) control: CongestionControl,
     pub(crate) initial_packets: u64,
     pub(crate) packet_len: u64,
@@ -197,7 +199,7 @@ impl ControllerFactory for Factory {
         // H2O compatibility: the initial window is counted in packets of the greatest length configured, not of the length that
         // the path is known to carry.
         let initial_window = self.initial_packets.max(MIN_WINDOW_PACKETS) * self.packet_len;
-        let start = self.desk.take_start();
+        let start = self.channel.take_start();
         let respects_underuse = start.is_none_or(|start| start.respects_underuse);
         let rapid = RapidStart::new(start.is_some_and(|start| start.is_rapid));
         let algorithm = match self.control {
@@ -217,12 +219,12 @@ impl ControllerFactory for Factory {
             ))),
         };
         Box::new(Governor {
-            desk: Arc::clone(&self.desk),
+            channel: Arc::clone(&self.channel),
             algorithm,
             initial_window,
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.initial_rtt,
-            leap: Leap::new(start.and_then(|start| start.jump)),
+            jump_phase: JumpPhase::new(start.and_then(|start| start.jump)),
         })
     }
 }
@@ -230,12 +232,12 @@ impl ControllerFactory for Factory {
 /// The congestion controller of one path, as the QUIC library calls it.
 #[derive(Debug)]
 struct Governor {
-    desk: Arc<Desk>,
+    channel: Arc<ControllerChannel>,
     algorithm: Algorithm,
     initial_window: u64,
     in_flight: AtomicU64,
     smoothed_rtt: Duration,
-    leap: Leap,
+    jump_phase: JumpPhase,
 }
 
 impl Governor {
@@ -255,7 +257,7 @@ impl Governor {
         }
     }
 
-    fn landed(&mut self, bytes: u64) {
+    fn remove_in_flight(&mut self, bytes: u64) {
         let in_flight = self.in_flight.get_mut();
         *in_flight = in_flight.saturating_sub(bytes);
     }
@@ -263,8 +265,8 @@ impl Governor {
 
 impl Controller for Governor {
     fn on_sent(&mut self, now: Instant, bytes: u64, _: u64) {
-        let gate = self.desk.gate.load(Ordering::Relaxed);
-        if gate != Gate::Open as u8 || !self.desk.has_asked() {
+        let reported = self.channel.reported.load(Ordering::Relaxed);
+        if reported != ReportedWindow::Unlimited as u8 || !self.channel.has_asked() {
             // Packets that only contain acknowledgements, and probes, do not count as in flight.
             return;
         }
@@ -281,8 +283,8 @@ impl Controller for Governor {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.landed(bytes);
-        self.desk.on_ack(bytes);
+        self.remove_in_flight(bytes);
+        self.channel.on_ack(bytes);
         self.smoothed_rtt = rtt.get();
         let ack = Ack {
             now,
@@ -293,14 +295,14 @@ impl Controller for Governor {
         };
         each!(&mut self.algorithm, it => it.on_ack(&ack));
         let in_flight = *self.in_flight.get_mut() + bytes;
-        let step = self.leap.on_ack(&ack, in_flight);
+        let step = self.jump_phase.on_ack(&ack, in_flight);
         self.step(step);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _: Option<u64>) {
         *self.in_flight.get_mut() = in_flight;
         each!(&mut self.algorithm, it => it.on_end_acks(now, in_flight));
-        let step = self.leap.on_end_acks(now, self.smoothed_rtt);
+        let step = self.jump_phase.on_end_acks(now, self.smoothed_rtt);
         self.step(step);
     }
 
@@ -311,7 +313,7 @@ impl Controller for Governor {
         is_persistent: bool,
         bytes: u64,
     ) {
-        self.landed(bytes);
+        self.remove_in_flight(bytes);
         let in_flight = *self.in_flight.get_mut();
         let loss = Loss {
             now,
@@ -320,7 +322,7 @@ impl Controller for Governor {
             is_persistent,
         };
         each!(&mut self.algorithm, it => it.on_loss(&loss, in_flight));
-        let step = self.leap.on_loss(&loss);
+        let step = self.jump_phase.on_loss(&loss);
         self.step(step);
     }
 
@@ -329,13 +331,13 @@ impl Controller for Governor {
     }
 
     fn window(&self) -> u64 {
-        let gate = self.desk.gate.load(Ordering::Relaxed);
-        if gate == Gate::Open as u8 {
-            self.desk.asked.store(true, Ordering::Relaxed);
+        let reported = self.channel.reported.load(Ordering::Relaxed);
+        if reported == ReportedWindow::Unlimited as u8 {
+            self.channel.asked.store(true, Ordering::Relaxed);
             // With a window of this size quinn-proto's own pacer holds nothing back: this crate paces itself.
             u64::MAX
-        } else if gate == Gate::Closed as u8 {
-            self.desk.asked.store(true, Ordering::Relaxed);
+        } else if reported == ReportedWindow::Full as u8 {
+            self.channel.asked.store(true, Ordering::Relaxed);
             1
         } else {
             each!(&self.algorithm, it => it.window())
@@ -343,11 +345,11 @@ impl Controller for Governor {
     }
 
     fn metrics(&self) -> ControllerMetrics {
-        if self.desk.forget.swap(false, Ordering::Relaxed) {
+        if self.channel.forget.swap(false, Ordering::Relaxed) {
             self.in_flight.store(0, Ordering::Relaxed);
         }
         let in_flight = self.in_flight.load(Ordering::Relaxed);
-        self.desk.in_flight.store(in_flight, Ordering::Relaxed);
+        self.channel.in_flight.store(in_flight, Ordering::Relaxed);
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = each!(&self.algorithm, it => it.window());
         metrics.ssthresh = each!(&self.algorithm, it => it.slow_start_threshold());
@@ -358,13 +360,13 @@ impl Controller for Governor {
 
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
-            desk: Arc::clone(&self.desk),
+            channel: Arc::clone(&self.channel),
             algorithm: self.algorithm.clone(),
             initial_window: self.initial_window,
             // The copy is for a new path, on which nothing is in flight.
             in_flight: AtomicU64::new(0),
             smoothed_rtt: self.smoothed_rtt,
-            leap: Leap::Over,
+            jump_phase: JumpPhase::Over,
         })
     }
 

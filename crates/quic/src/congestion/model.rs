@@ -144,7 +144,7 @@ pub(crate) struct Model {
     probe_wait: Duration,
     /// A pseudo-random number that varies the time between probes. It only has to differ between connections, so it needs no
     /// random source.
-    dice: u64,
+    probe_jitter: u64,
 
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
@@ -203,7 +203,7 @@ impl Model {
             up_step: u64::MAX,
             cycle_began: now,
             probe_wait: Duration::from_secs(2),
-            dice: 0x9e37_79b9,
+            probe_jitter: 0x9e37_79b9,
             min_rtt: None,
             min_rtt_at: now,
             probe_rtt_min: None,
@@ -547,13 +547,13 @@ impl Model {
         self.inflight_latest = 0;
         self.up_step = u64::MAX;
         // The time until the next probe is random, so that connections do not all probe at the same time.
-        self.dice = self
-            .dice
+        self.probe_jitter = self
+            .probe_jitter
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(self.delivered | 1);
-        self.rounds_since_probe = (self.dice >> 40) & 1;
+        self.rounds_since_probe = (self.probe_jitter >> 40) & 1;
         self.probe_wait =
-            Duration::from_secs(2) + Duration::from_micros((self.dice >> 44) & 0xf_ffff);
+            Duration::from_secs(2) + Duration::from_micros((self.probe_jitter >> 44) & 0xf_ffff);
         self.cycle_began = now;
         self.ack_phase = AckPhase::ProbeStopping;
         self.start_round();

@@ -100,7 +100,7 @@ impl Jump {
 
 /// The phase of a connection's jump to a larger window (draft-ietf-tsvwg-careful-resume §3).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Leap {
+pub(crate) enum JumpPhase {
     /// Before the jump: the round trip time has not been measured ("Reconnaissance").
     Waiting(Jump),
     /// The window is raised, and nothing that was sent since has been acknowledged ("Unvalidated").
@@ -136,7 +136,7 @@ pub(crate) enum Step {
     Retreat(u64),
 }
 
-impl Leap {
+impl JumpPhase {
     pub(crate) fn new(jump: Option<Jump>) -> Self {
         jump.map_or(Self::Over, Self::Waiting)
     }
@@ -281,23 +281,30 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let rtt = Duration::from_millis(80);
         let jumped = || {
-            let mut leap = Leap::new(Some(Jump::to(60_000)));
-            assert_eq!(leap.on_ack(&ack(at(0), at(80)), 9000), Step::Stay);
-            assert_eq!(leap.on_end_acks(at(80), rtt), Step::Jump(60_000));
-            assert_eq!(leap.on_end_acks(at(80), rtt), Step::Stay);
+            let mut jump_phase = JumpPhase::new(Some(Jump::to(60_000)));
+            assert_eq!(jump_phase.on_ack(&ack(at(0), at(80)), 9000), Step::Stay);
+            assert_eq!(jump_phase.on_end_acks(at(80), rtt), Step::Jump(60_000));
+            assert_eq!(jump_phase.on_end_acks(at(80), rtt), Step::Stay);
             // An acknowledgement of a packet that was sent before the jump does not end the phase "Unvalidated".
-            assert_eq!(leap.on_ack(&ack(at(70), at(150)), 9000), Step::Stay);
-            leap
+            assert_eq!(jump_phase.on_ack(&ack(at(70), at(150)), 9000), Step::Stay);
+            jump_phase
         };
-        let mut leap = jumped();
+        let mut jump_phase = jumped();
         assert_eq!(
-            leap.on_ack(&ack(at(81), at(161)), 40_000),
+            jump_phase.on_ack(&ack(at(81), at(161)), 40_000),
             Step::Keep(40_000)
         );
-        assert_eq!(leap.on_ack(&ack(at(90), at(170)), 40_000), Step::Stay);
-        let mut lossy = leap;
-        assert_eq!(leap.on_ack(&ack(at(165), at(245)), 40_000), Step::Stay);
-        assert_eq!(leap.on_loss(&loss(at(166), at(250))), Step::Stay, "over");
+        assert_eq!(jump_phase.on_ack(&ack(at(90), at(170)), 40_000), Step::Stay);
+        let mut lossy = jump_phase;
+        assert_eq!(
+            jump_phase.on_ack(&ack(at(165), at(245)), 40_000),
+            Step::Stay
+        );
+        assert_eq!(
+            jump_phase.on_loss(&loss(at(166), at(250))),
+            Step::Stay,
+            "over"
+        );
         assert_eq!(lossy.on_loss(&loss(at(95), at(180))), Step::Retreat(2000));
         assert_eq!(lossy.on_loss(&loss(at(96), at(180))), Step::Stay);
         let more = lossy.on_ack(&ack(at(100), at(181)), 9000);
@@ -311,7 +318,7 @@ mod tests {
 
         let mut early = jumped();
         assert_eq!(early.on_loss(&loss(at(75), at(151))), Step::Retreat(0));
-        let mut never = Leap::new(Some(Jump::to(60_000)));
+        let mut never = JumpPhase::new(Some(Jump::to(60_000)));
         assert_eq!(never.on_loss(&loss(at(0), at(70))), Step::Stay);
         assert_eq!(never.on_end_acks(at(80), rtt), Step::Stay);
     }

@@ -9,7 +9,7 @@ use crate::stream::{Read, StreamId, Write};
 impl Connection {
     /// Takes at most `max` bytes of a stream.
     pub fn read(&mut self, stream: StreamId, max: usize) -> Read {
-        let mut stream = self.library.recv_stream(stream.library());
+        let mut stream = self.library.recv_stream(stream.to_quinn());
         let mut chunks = match stream.read(true) {
             Ok(chunks) => chunks,
             Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
@@ -41,7 +41,7 @@ impl Connection {
         // A stream that no longer exists needs no STOP_SENDING frame, so the error is ignored.
         let _ = self
             .library
-            .recv_stream(stream.library())
+            .recv_stream(stream.to_quinn())
             .stop(code(reason));
     }
 
@@ -63,7 +63,7 @@ impl Connection {
 
     /// As [`Self::write`], for data in several pieces. Pieces that the stream takes entirely become empty.
     pub fn write_pieces(&mut self, stream: StreamId, pieces: &mut [Bytes]) -> Write {
-        let mut stream = self.library.send_stream(stream.library());
+        let mut stream = self.library.send_stream(stream.to_quinn());
         match stream.write_chunks(pieces) {
             Ok(written) => {
                 self.written += written.bytes as u64;
@@ -78,7 +78,7 @@ impl Connection {
 
     /// As [`Self::write`], but copies the data that the stream takes.
     pub fn write_copy(&mut self, stream: StreamId, data: &[u8]) -> Write {
-        let mut stream = self.library.send_stream(stream.library());
+        let mut stream = self.library.send_stream(stream.to_quinn());
         match stream.write(data) {
             Ok(len) => {
                 self.written += len as u64;
@@ -94,7 +94,7 @@ impl Connection {
     /// Finishes a stream: it ends after the data written so far. Returns false if it was finished or reset before, or if the
     /// peer has stopped it.
     pub fn finish(&mut self, stream: StreamId) -> bool {
-        self.library.send_stream(stream.library()).finish().is_ok()
+        self.library.send_stream(stream.to_quinn()).finish().is_ok()
     }
 
     /// Resets a stream with this error code: its data is not sent any more (RFC 9000 §19.4).
@@ -102,14 +102,14 @@ impl Connection {
         // A stream that no longer exists needs no RESET_STREAM frame, so the error is ignored.
         let _ = self
             .library
-            .send_stream(stream.library())
+            .send_stream(stream.to_quinn())
             .reset(code(reason));
     }
 
     /// Sets the priority of a stream. Of all streams that have data to send, those with the highest priority send first, in turns.
     /// Data that is already queued keeps its place in the queue.
     pub fn set_priority(&mut self, stream: StreamId, priority: i32) {
-        let mut stream = self.library.send_stream(stream.library());
+        let mut stream = self.library.send_stream(stream.to_quinn());
         // A stream that no longer exists has nothing to send, so the error is ignored.
         let _ = stream.set_priority(priority);
     }

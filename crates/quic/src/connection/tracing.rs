@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Connection;
 use crate::close::CloseReason;
-use crate::congestion::Desk;
+use crate::congestion::ControllerChannel;
 use crate::endpoint::Transmit;
 use crate::trace::{Metrics, Trace};
 
@@ -43,28 +43,33 @@ impl Connection {
     }
 
     /// Records in the trace that a datagram of `len` bytes was received.
-    pub(crate) fn trace_received(&mut self, desk: &Desk, now: Instant, len: usize) {
+    pub(crate) fn trace_received(&mut self, channel: &ControllerChannel, now: Instant, len: usize) {
         if let Some(trace) = &mut self.trace {
             trace.on_received(now, len);
-            self.trace_metrics(desk, now);
+            self.trace_metrics(channel, now);
         }
     }
 
     /// Records in the trace that datagrams were sent.
-    pub(crate) fn trace_sent(&mut self, desk: &Desk, now: Instant, transmit: &Transmit) {
+    pub(crate) fn trace_sent(
+        &mut self,
+        channel: &ControllerChannel,
+        now: Instant,
+        transmit: &Transmit,
+    ) {
         if let Some(trace) = &mut self.trace {
             let segment = transmit.segment_len.unwrap_or(transmit.len);
             trace.on_sent(now, transmit.len, segment);
-            self.trace_metrics(desk, now);
+            self.trace_metrics(channel, now);
         }
     }
 
-    fn trace_metrics(&mut self, desk: &Desk, now: Instant) {
+    fn trace_metrics(&mut self, channel: &ControllerChannel, now: Instant) {
         let stats = self.stats();
         let metrics = Metrics {
             min_rtt: stats.min_rtt,
             smoothed_rtt: stats.rtt,
-            state: desk.read(self.library.congestion_state()),
+            state: channel.read(self.library.congestion_state()),
         };
         if let Some(trace) = &mut self.trace {
             trace.on_metrics(now, metrics, stats.packets_lost);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use h2o_exchange::{BodyPipe, Counter, Exchange, ExchangeRef, RequestBody, Response};
 use h2o_http::StatusCode;
 
-use super::content::Source;
+use super::content::{Content, Source};
 use super::slots::{Mark, Phase};
 use super::upload::Upload;
 use super::{CloseReason, Requests, SlotId, StopReason, Streams, Window};
@@ -103,15 +103,14 @@ impl Requests {
             // From here on only the slot and the reader of the request body hold its pipe.
             exchange.body = RequestBody::None;
         }
-        // The source of a tunnel's response also holds the pipe, so it must be dropped: otherwise the number of references to the pipe
-        // would never show that the reader has ended.
-        let reader = if let Phase::Sending(content) = phase
-            && let Source::Stream(source) = content.source
-            && !slot.is(Mark::Tunnel)
-        {
-            Some(source)
-        } else {
-            None
+        let reader = match phase {
+            // The source of a tunnel's response also holds the pipe, so it must be dropped: otherwise the number of references to the pipe
+            // would never show that the reader has ended.
+            Phase::Sending(Content {
+                source: Source::Stream(source),
+                ..
+            }) if !slot.is(Mark::Tunnel) => Some(source),
+            _ => None,
         };
         let is_read = Rc::strong_count(&upload.pipe) > 1 && !upload.pipe.is_abandoned();
         if is_read {
