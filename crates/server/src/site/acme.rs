@@ -88,7 +88,11 @@ fn is_public_name(name: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         !label.is_empty() && label.len() < 64 && label.bytes().all(is_plain)
     };
-    name.len() < 240 && name.split('.').all(is_label) && name.parse::<std::net::IpAddr>().is_err()
+    // Hosts that serve all names are called `default` in many configurations.
+    name != "default"
+        && name.len() < 240
+        && name.split('.').all(is_label)
+        && name.parse::<std::net::IpAddr>().is_err()
 }
 
 /// Gives a host the path where the server serves the host's answers to HTTP-01 challenges.
@@ -179,6 +183,7 @@ mod tests {
             ("127.0.0.1", false),
             ("[::1]", false),
             ("a_b.test", false),
+            ("default", false),
             (&*long, false),
         ] {
             assert_eq!(is_public_name(name), want, "{name}");
