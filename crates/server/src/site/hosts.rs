@@ -1,7 +1,9 @@
 //! `hosts`, `paths` and `strict-match`: reads the tree of virtual hosts.
 
+use std::collections::HashSet;
+
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
-use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
+use h2o_exchange::{Host, HostName, PathPattern, Scope};
 
 use crate::site::acme;
 use crate::site::listen::Listeners;
@@ -119,6 +121,8 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
 }
 
 fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
+    let prefixes = scope.paths.iter().filter(|path| path.pattern.is_none());
+    let mut known: HashSet<Box<str>> = prefixes.map(|path| path.path.clone()).collect();
     for (key, value) in command.node.mapping()? {
         let path = key
             .as_str()
@@ -145,11 +149,10 @@ fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         })?;
         route.pattern = pattern;
         let is_pattern = route.pattern.is_some();
-        let twin =
-            |other: &PathRoute| !is_pattern && other.pattern.is_none() && *other.path == *path;
+        let is_twin = !is_pattern && !known.insert(path.into());
         if let Some(error) = doubtful_path(command, key, path).filter(|_| !is_pattern) {
             scope.warn(&error);
-        } else if scope.paths.iter().any(twin) {
+        } else if is_twin {
             let error = command.error_at(key, format!("the path `{path}` is given twice"));
             let hint =
                 "the first entry gets all requests; write the handlers of both below one key";

@@ -7,7 +7,10 @@ use h2o_exchange::{Endpoint, Host, HostName};
 
 use crate::site::listen::{Listener, ProxyProtocol};
 
-/// Returns a warning for each host that no request can reach by its name. `keys` holds the positions of the hosts in the
+/// Limit of the warnings: a file that has one such mistake may have thousands.
+const MOST: usize = 20;
+
+/// Returns a warning for each host that no request can reach by its name. Behind [`MOST`] hosts there is one warning for all others. `keys` holds the positions of the hosts in the
 /// configuration file.
 pub(crate) fn unreachable_hosts(
     hosts: &[Host],
@@ -73,6 +76,14 @@ pub(crate) fn unreachable_hosts(
         };
         warnings.push(error.in_command("hosts", pos).with_hint(repair));
     }
+    if warnings.len() > MOST {
+        let others = warnings.len() - MOST;
+        warnings.truncate(MOST + 1);
+        if let Some(last) = warnings.last_mut() {
+            last.message = format!("{others} more hosts have such mistakes");
+            last.hint = None;
+        }
+    }
     warnings
 }
 
@@ -126,6 +137,20 @@ mod tests {
             });
             assert_eq!(loaded.warnings, Vec::from_iter(told), "{hosts:?}");
         }
+    }
+
+    #[test]
+    fn a_mistake_of_many_hosts_is_not_told_for_each_of_them() {
+        let mut text = "listen: 80\nhosts:\n".to_owned();
+        for number in 0..100 {
+            text += &format!("  \"h{number}:81\": {{ paths: {{ /: {{ status: ON }} }} }}\n");
+        }
+        let loaded = crate::load("f", &Memory::new().file("f", text)).unwrap();
+        assert_eq!(loaded.warnings.len(), super::MOST + 1);
+        assert_eq!(
+            loaded.warnings.last().unwrap(),
+            "[warning] [f:23] in command hosts, 80 more hosts have such mistakes (column 3)"
+        );
     }
 
     fn hosts_warned_of(listen: &str, hosts: &[(&str, &str)]) -> Vec<u32> {
