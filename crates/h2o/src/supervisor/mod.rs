@@ -212,7 +212,13 @@ impl Supervisor<'_> {
                 say(&format!("starting new worker {}", worker.pid()));
                 self.workers.push((Role::New, worker));
             }
-            Err(error) => say(&format!("failed to start a process: {}", reason(&error))),
+            Err(error) => {
+                let text = match &self.options.directory {
+                    Some(directory) => format!("{} (in {})", reason(&error), directory.display()),
+                    None => reason(&error),
+                };
+                say(&format!("failed to start a process: {text}"));
+            }
         }
         self.phase = Phase::Starting {
             until: now() + self.options.interval,

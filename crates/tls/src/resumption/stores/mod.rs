@@ -185,17 +185,25 @@ impl Connection {
     }
 }
 
+/// Names the error of a call that has reached the time limit of its socket: the system says that the call would block.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
 impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.time_left()?)?;
-        self.stream.read(buffer)
+        self.stream.read(buffer).map_err(timed_out)
     }
 }
 
 impl Write for Connection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.time_left()?)?;
-        self.stream.write(bytes)
+        self.stream.write(bytes).map_err(timed_out)
     }
 
     fn flush(&mut self) -> io::Result<()> {
