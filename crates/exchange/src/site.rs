@@ -322,6 +322,18 @@ mod tests {
     use super::*;
     use crate::{Exchange, Outcome};
 
+    /// Asserts which entry of the host each request path leads to.
+    fn assert_paths(host: Host, cases: &[(&str, &str)]) {
+        let site = Site {
+            hosts: vec![host],
+            ..Site::default()
+        };
+        for (path, want) in cases {
+            let route = site.select_path(0, path.as_bytes());
+            assert_eq!(*site.path(route).path, **want, "{path}");
+        }
+    }
+
     /// A guard with these rules.
     struct Guard(Option<usize>);
 
@@ -357,11 +369,7 @@ mod tests {
             ],
             ..Host::default()
         };
-        let site = Site {
-            hosts: vec![host],
-            ..Site::default()
-        };
-        for (path, want) in [
+        let cases = [
             ("/private/x", "/private"),
             ("/private//x", "/private"),
             ("//private/x", ""),
@@ -369,10 +377,8 @@ mod tests {
             ("//also/x", "/"),
             ("//open/x", "/"),
             ("//else", "/"),
-        ] {
-            let route = site.select_path(0, path.as_bytes());
-            assert_eq!(&*site.path(route).path, want, "{path}");
-        }
+        ];
+        assert_paths(host, &cases);
     }
 
     #[test]
@@ -391,23 +397,14 @@ mod tests {
             ],
             ..Host::default()
         };
-        let site = Site {
-            hosts: vec![host],
-            ..Site::default()
-        };
-        for (path, want) in [
+        let cases = [
             ("/doc", "/doc"),
             ("/doc/", "/doc/"),
             ("/doc/x", "/doc/"),
             ("/doc/a", "/doc/a"),
             ("/doc/ab", "/doc/"),
             ("/document", "/"),
-        ] {
-            assert_eq!(
-                &*site.path(site.select_path(0, path.as_bytes())).path,
-                want,
-                "{path}"
-            );
-        }
+        ];
+        assert_paths(host, &cases);
     }
 }

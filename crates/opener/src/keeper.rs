@@ -149,9 +149,8 @@ pub(crate) fn request_task(
     })
 }
 
-/// The main loop of the keeper: does the tasks that the server at the other
-/// end of `socket` asks for, until the server has ended. `learn` reads a configuration: the tasks that it does or
-/// [announces](crate::will_bind) are permitted afterwards. `expand` returns the files that match a pattern.
+/// The main loop of the keeper: does the tasks that the server at the other end of `socket` asks for, until the server has ended. `learn`
+/// reads a configuration: the tasks that it does or [announces](crate::will_bind) are permitted afterwards. `expand` returns the files that match a pattern.
 ///
 /// # Errors
 /// The system's error, if the socket fails.

@@ -131,7 +131,7 @@ pub(super) struct ContentCache {
     inner: RefCell<Inner>,
     /// Notified when an entry holds a file and none did before.
     holds_files: Notify,
-    /// Whether the task of [`CloseIdleFiles`] runs.
+    /// Whether the task of [`CloseIdleFiles`] runs. Each `file.dir` of each configuration starts it, and one is enough.
     closes_idle_files: Cell<bool>,
 }
 

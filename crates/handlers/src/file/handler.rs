@@ -67,16 +67,9 @@ pub(super) const FILE: Directive<Scope> = Directive {
 /// Adds the handler of a service, and the work that the workers then do besides.
 fn add(scope: &mut Scope, service: Arc<Service>) {
     scope.handlers.push(Box::new(FileHandler(service)));
-    let serves_files = &mut scope.shared.edit::<ServesFiles>().0;
-    if !std::mem::replace(serves_files, true) {
-        let starts = &mut scope.shared.edit::<WorkerStarts>().0;
-        starts.push(Arc::new(CloseIdleFiles));
-    }
+    let starts = &mut scope.shared.edit::<WorkerStarts>().0;
+    starts.push(Arc::new(CloseIdleFiles));
 }
-
-/// Whether the configuration has a `file.dir` or `file.file`.
-#[derive(Clone, Default)]
-struct ServesFiles(bool);
 
 /// Reads the name of a file or directory, which may not be empty: the root of the file system would be served.
 fn some_file_name(node: &Node) -> Result<Box<[u8]>, Error> {

@@ -50,7 +50,7 @@ pub(super) struct Http3Streams {
     /// The server's unidirectional streams, in the order of [`LocalStream::ALL`]; `None`: the stream is not open yet.
     local: [Option<StreamId>; 3],
     /// The driver's own state of each stream, by slot.
-    io: Vec<StreamIo>,
+    stream_io: Vec<StreamIo>,
     /// Number of streams that the engine's scheduler knows to have something to send.
     ready: usize,
     /// The remaining output of responses that the transport has not taken yet, although their requests are over.
@@ -113,7 +113,7 @@ impl Http3Streams {
                 .filter(|window| *window < SMALL_WINDOW)
                 .unwrap_or(u64::MAX),
             local: [None; 3],
-            io: Vec::new(),
+            stream_io: Vec::new(),
             ready: 0,
             tails: Tails::default(),
             has_datagrams,
@@ -241,10 +241,10 @@ impl Http3Streams {
     /// Begins the state of the stream of a new request.
     pub(super) fn begin(&mut self, key: StreamKey, id: StreamId) -> Protocol {
         let index = key.index();
-        if self.io.len() <= index {
-            self.io.resize_with(index + 1, StreamIo::default);
+        if self.stream_io.len() <= index {
+            self.stream_io.resize_with(index + 1, StreamIo::default);
         }
-        self.io[index] = StreamIo {
+        self.stream_io[index] = StreamIo {
             id: Some(id),
             window: FIRST_WINDOW,
             // The first piece of a response body after the initial window is small for a client whose initial window is small: such a
@@ -261,7 +261,7 @@ impl Http3Streams {
     }
 
     fn io(&mut self, key: StreamKey) -> Option<&mut StreamIo> {
-        let io = self.io.get_mut(key.index())?;
+        let io = self.stream_io.get_mut(key.index())?;
         io.id.is_some().then_some(io)
     }
 
@@ -306,8 +306,10 @@ impl Http3Streams {
         let Some(key) = self.engine.find(engine_id(id)) else {
             return;
         };
-        let Self { quic, io, .. } = self;
-        let Some(io) = io.get_mut(key.index()) else {
+        let Self {
+            quic, stream_io, ..
+        } = self;
+        let Some(io) = stream_io.get_mut(key.index()) else {
             return;
         };
         quic.with(|quic| io.output.flush(quic, id));
@@ -331,7 +333,7 @@ impl Http3Streams {
     }
 
     fn update_ready(&mut self, key: StreamKey) {
-        let Some(io) = self.io.get_mut(key.index()) else {
+        let Some(io) = self.stream_io.get_mut(key.index()) else {
             return;
         };
         let is_queued = io.is_ready && !io.is_blocked;
@@ -348,7 +350,7 @@ impl Http3Streams {
     /// How many bytes of a response's body to ask its source for, `most` at most: bytes that the transport does not take wait in
     /// memory until the client raises the window.
     pub(super) fn piece(&self, key: StreamKey, most: usize) -> usize {
-        let Some(io) = self.io.get(key.index()) else {
+        let Some(io) = self.stream_io.get(key.index()) else {
             return most;
         };
         let known = self.first_window.saturating_sub(io.sent);
@@ -394,7 +396,7 @@ impl Http3Streams {
     /// Notes that `len` bytes of a response's body were written. Next time the source will be asked for as many bytes as the
     /// transport took, or for twice as many if the transport took all.
     fn fit_piece(&mut self, key: StreamKey, len: usize) {
-        let Some(io) = self.io.get_mut(key.index()) else {
+        let Some(io) = self.stream_io.get_mut(key.index()) else {
             return;
         };
         if !io.output.is_empty() {
@@ -417,7 +419,7 @@ impl Http3Streams {
         len: usize,
         write: impl FnOnce(&mut Output, &mut Connection, StreamId),
     ) {
-        let Some(io) = self.io.get_mut(key.index()) else {
+        let Some(io) = self.stream_io.get_mut(key.index()) else {
             return;
         };
         let Some(id) = io.id else { return };
@@ -484,7 +486,7 @@ impl Http3Streams {
     /// network and which wait for their window.
     pub(super) fn transfers(&self) -> Vec<StreamTransfers> {
         let of_stream = |info: h2o_http3::StreamInfo| {
-            let io = self.io.get(info.key.index());
+            let io = self.stream_io.get(info.key.index());
             StreamTransfers {
                 id: slot(info.key),
                 received: info.received,
@@ -504,10 +506,10 @@ impl Http3Streams {
 
     /// Bytes of memory that the streams hold.
     pub(super) fn retained(&self) -> usize {
-        let io = self.io.iter().map(|io| io.output.retained());
+        let outputs = self.stream_io.iter().map(|io| io.output.retained());
         self.engine.retained()
-            + self.io.capacity() * size_of::<StreamIo>()
-            + io.sum::<usize>()
+            + self.stream_io.capacity() * size_of::<StreamIo>()
+            + outputs.sum::<usize>()
             + self.tails.retained()
             + (self.kept.as_ref()).map_or(0, |kept| size_of::<Kept>() + kept.frames.len())
     }
@@ -515,7 +517,7 @@ impl Http3Streams {
     /// Frees memory that can be allocated again when it is needed. The connection must have no streams.
     pub(super) fn shrink(&mut self) {
         self.engine.shrink();
-        self.io = Vec::new();
+        self.stream_io = Vec::new();
         self.readable = Vec::new();
         self.tunnels = Vec::new();
         self.tails.shrink();
@@ -771,7 +773,7 @@ impl Streams for Http3Streams {
 
     fn before_log(&self, id: SlotId, exchange: &ExchangeRef) {
         let key = stream(id);
-        let Some(io) = self.io.get(key.index()) else {
+        let Some(io) = self.stream_io.get(key.index()) else {
             return;
         };
         if let Ok(mut exchange) = exchange.try_borrow_mut()
@@ -804,7 +806,7 @@ impl Streams for Http3Streams {
             }
         };
         self.set_ready(id, false);
-        let io = self.io.get_mut(key.index());
+        let io = self.stream_io.get_mut(key.index());
         let mut io = io.map(std::mem::take).unwrap_or_default();
         if let Some(code) = code {
             self.engine.reset(key, code);

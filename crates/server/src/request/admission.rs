@@ -26,8 +26,7 @@ pub(crate) enum Admission {
     Tunnel,
     /// Run the handlers once the whole body of the request has come.
     Collect(Collector),
-    /// Like [`Admission::Collect`], but only after this step (such as a guard) has let the
-    /// request through.
+    /// Like [`Admission::Collect`], but only after this step (such as a guard) has let the request through.
     CollectOnceGuarded(Collector, WaitingStep),
     /// Run the handlers once the first bytes of the body have come; the handlers pull the rest.
     Stream,

@@ -181,8 +181,8 @@ impl Requests {
         }
     }
 
-    /// Polls the step that a request waits for, if any, such as a guard, before more of
-    /// the request's body is collected or the handlers run that pull it. Returns whether the body may be read.
+    /// Polls the step that a request waits for, if any, such as a guard, before more of the request's body is collected or the handlers run
+    /// that pull it. Returns whether the body may be read.
     pub(super) fn pass_guards<S: Streams>(
         &mut self,
         streams: &mut S,

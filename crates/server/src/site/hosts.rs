@@ -40,7 +40,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                as `~ ^/u/([a-z]+)` is a [regular expression](https://docs.rs/regex/#syntax) for the whole path, without query; \
                these are tried in the order of the file, if no path but `/` matches. As with `/`, nothing is cut off the path that \
                its handlers see. The groups of the expression are variables of the request: `PATH_1` and so on, `PATH_NAME` for \
-               `(?<NAME>...)`. A dot matches line feeds, too. The octets of a path that \
+               `(?<NAME>...)`. A dot matches line feeds, too. The bytes of a path that \
                is not UTF-8 are matched one by one; an expression with characters or classes beyond ASCII does not match such a path.",
         apply: paths,
     },
@@ -190,12 +190,17 @@ fn doubtful_path(command: &Command<'_>, key: &Node, path: &str) -> Option<Error>
             "a path is a prefix such as `/app`; a regular expression is written `~ ^/u/([a-z]+)`",
         ));
     }
+    if path.contains('?') {
+        let error = command.error_at(
+            key,
+            format!("`{path}` is compared without the query of the request"),
+        );
+        return Some(error.with_hint("write the path alone"));
+    }
     let mut normal = Vec::new();
     h2o_http::path::normalize(path.as_bytes(), &mut normal);
     let hint = if !path.starts_with('/') {
         format!("paths begin with a slash: write `/{path}`")
-    } else if path.contains('?') {
-        "the query of a request is not compared; remove it".to_owned()
     } else if normal != path.as_bytes() {
         let normal = String::from_utf8_lossy(&normal);
         format!(

@@ -47,7 +47,7 @@ pub(crate) struct Http3 {
     /// The QUIC stream for the next request; `None` if the backend allows no more streams for now.
     next: Option<StreamId>,
     /// The streams of the requests, indexed by [`StreamIndex`].
-    io: Vec<StreamIo>,
+    stream_io: Vec<StreamIo>,
     /// The last bytes of requests whose streams were released, as far as QUIC has not taken them.
     tails: Tails,
     /// Streams of which more can be read, since the client has taken content.
@@ -122,7 +122,7 @@ impl Http3 {
             changed,
             local: Vec::new(),
             next: None,
-            io: Vec::new(),
+            stream_io: Vec::new(),
             tails: Tails::default(),
             readable: Vec::new(),
             max_streams: settings.max_streams as usize,
@@ -171,7 +171,7 @@ impl Http3 {
     }
 
     fn io(&mut self, stream: StreamIndex) -> Option<&mut StreamIo> {
-        let io = self.io.get_mut(stream.0)?;
+        let io = self.stream_io.get_mut(stream.0)?;
         io.id.is_some().then_some(io)
     }
 
@@ -198,7 +198,7 @@ impl Http3 {
         let Self {
             quic,
             tails,
-            io,
+            stream_io,
             engine,
             ..
         } = self;
@@ -208,7 +208,7 @@ impl Http3 {
         let Some(key) = engine.find(engine_id(id)) else {
             return;
         };
-        let Some(io) = io.get_mut(key.index()) else {
+        let Some(io) = stream_io.get_mut(key.index()) else {
             return;
         };
         quic.with(|quic| io.output.flush(quic, id));
@@ -252,7 +252,7 @@ impl Http3 {
 
     /// Hands the frames in the buffer to QUIC, then `piece`, then the end of the stream if `is_end`.
     fn write(&mut self, stream: StreamIndex, piece: Bytes, is_end: bool) {
-        let Some(io) = self.io.get_mut(stream.0) else {
+        let Some(io) = self.stream_io.get_mut(stream.0) else {
             return;
         };
         let Some(id) = io.id else { return };
@@ -340,10 +340,10 @@ impl Engine for Http3 {
         let key = (self.engine).request(engine_id, head, is_complete, &mut self.buffer)?;
         self.next = None;
         let stream = index(key);
-        if self.io.len() <= stream.0 {
-            self.io.resize_with(stream.0 + 1, StreamIo::default);
+        if self.stream_io.len() <= stream.0 {
+            self.stream_io.resize_with(stream.0 + 1, StreamIo::default);
         }
-        self.io[stream.0] = StreamIo {
+        self.stream_io[stream.0] = StreamIo {
             id: Some(id),
             ..StreamIo::default()
         };
@@ -406,7 +406,7 @@ impl Engine for Http3 {
     fn release(&mut self, stream: StreamIndex) -> bool {
         let was_over = self.engine.state(key(stream)) == StreamState::Closed;
         self.engine.release(key(stream));
-        if let Some(io) = self.io.get_mut(stream.0) {
+        if let Some(io) = self.stream_io.get_mut(stream.0) {
             let io = std::mem::take(io);
             // The request is complete, but QUIC has not taken its last bytes, so these are kept in `tails`.
             if let Some(id) = io.id.filter(|_| io.output.ends()) {
@@ -440,11 +440,11 @@ impl Engine for Http3 {
     }
 
     fn has_backlog(&self) -> bool {
-        !self.tails.is_empty() || self.io.iter().any(|io| !io.output.is_empty())
+        !self.tails.is_empty() || self.stream_io.iter().any(|io| !io.output.is_empty())
     }
 
     fn is_written(&self, stream: StreamIndex) -> bool {
-        let io = self.io.get(stream.0);
+        let io = self.stream_io.get(stream.0);
         io.is_none_or(|io| io.output.is_empty())
     }
 

@@ -161,7 +161,7 @@ impl RedisConnection {
             Ok(stream) => {
                 let mut driver = Driver {
                     timer: Timer::new(&worker.timers),
-                    link: Rc::clone(&self),
+                    connection: Rc::clone(&self),
                     command_timeout: target.command_timeout,
                     input: Parser::default(),
                     buffer: vec![0; READ_SIZE].into(),
@@ -217,7 +217,7 @@ async fn connect(worker: &Worker, target: &Target) -> Result<PlainStream, Failur
 
 /// Moves bytes between the socket of a connection and its [`RedisConnection`].
 struct Driver {
-    link: Rc<RedisConnection>,
+    connection: Rc<RedisConnection>,
     stream: PlainStream,
     worker: Rc<Worker>,
     vm: Weak<Vm>,
@@ -230,9 +230,9 @@ struct Driver {
 impl Driver {
     /// Serves the connection. Ready with the reason when it has ended.
     fn poll(&mut self, task: &mut Context<'_>) -> Poll<Failure> {
-        *self.link.waker.borrow_mut() = Some(task.waker().clone());
+        *self.connection.waker.borrow_mut() = Some(task.waker().clone());
         for _ in 0..READS {
-            if self.link.is_closed.get() {
+            if self.connection.is_closed.get() {
                 return Poll::Ready(Failure::Connection);
             }
             let progress = self.write(task).and_then(|()| self.read(task));
@@ -248,7 +248,7 @@ impl Driver {
 
     /// Sends as many bytes of commands as the socket takes.
     fn write(&self, task: &mut Context<'_>) -> Result<(), Failure> {
-        let state = &mut *self.link.state.borrow_mut();
+        let state = &mut *self.connection.state.borrow_mut();
         if !self.command_timeout.is_zero() {
             let deadline = self.worker.clock.now() + self.command_timeout;
             let unsent = state.awaited.iter_mut().rev();
@@ -270,7 +270,7 @@ impl Driver {
     /// messages of a subscription are not taken.
     fn read(&mut self, task: &mut Context<'_>) -> Result<bool, Failure> {
         let is_full = {
-            let state = self.link.state.borrow();
+            let state = self.connection.state.borrow();
             state.subscriptions.values().any(|one| one.is_full())
         };
         if is_full {
@@ -298,7 +298,7 @@ impl Driver {
         let Some(reply) = self.take_push(reply)? else {
             return Ok(());
         };
-        let front = self.link.state.borrow_mut().awaited.pop_front();
+        let front = self.connection.state.borrow_mut().awaited.pop_front();
         match front.map(|command| command.what) {
             Some(What::Reply(arrival)) => arrival.settle(&self.vm, Outcome::Reply(reply)),
             // Redis has replied with an error instead of confirming the subscription.
@@ -320,7 +320,7 @@ impl Driver {
     /// Handles a reply that is a message or a confirmation of a subscription. Returns any other reply.
     fn take_push(&self, reply: Reply) -> Result<Option<Reply>, Failure> {
         let is_expected = {
-            let state = self.link.state.borrow();
+            let state = self.connection.state.borrow();
             let front = state.awaited.front().map(|command| &command.what);
             !state.subscriptions.is_empty()
                 || matches!(
@@ -337,7 +337,13 @@ impl Driver {
         };
         match push {
             Push::Message { topic, from, text } => {
-                let found = self.link.state.borrow().subscriptions.get(&topic).cloned();
+                let found = self
+                    .connection
+                    .state
+                    .borrow()
+                    .subscriptions
+                    .get(&topic)
+                    .cloned();
                 if let Some(subscription) = found {
                     subscription.push(&self.vm, from, text);
                 }
@@ -350,7 +356,7 @@ impl Driver {
 
     fn on_subscribed(&self, topic: Topic) -> Result<(), Failure> {
         let confirmed = {
-            let state = &mut *self.link.state.borrow_mut();
+            let state = &mut *self.connection.state.borrow_mut();
             let Some(What::Subscribe {
                 missing,
                 subscription,
@@ -380,7 +386,7 @@ impl Driver {
 
     fn on_unsubscribed(&self, topic: Option<&Topic>) {
         let ended = {
-            let state = &mut *self.link.state.borrow_mut();
+            let state = &mut *self.connection.state.borrow_mut();
             if let Some(What::Unsubscribe {
                 is_pattern,
                 missing,
@@ -404,7 +410,7 @@ impl Driver {
     /// Ready when the command that has waited longest for its reply has exceeded its time limit.
     fn poll_deadline(&self, task: &mut Context<'_>) -> Poll<()> {
         let deadline = {
-            let state = self.link.state.borrow();
+            let state = self.connection.state.borrow();
             let front = state.awaited.front();
             let limited = front.filter(|command| match command.what {
                 What::Reply(_) => true,

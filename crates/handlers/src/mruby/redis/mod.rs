@@ -18,12 +18,12 @@ use super::arrival::Arrival;
 use super::machine::Host;
 
 /// The Ruby object of a connection to Redis. The connection ends when Ruby collects the object.
-struct Connection {
-    link: Rc<RedisConnection>,
+struct RubyConnection {
+    connection: Rc<RedisConnection>,
     task: AbortHandle,
 }
 
-impl Drop for Connection {
+impl Drop for RubyConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -39,26 +39,26 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
     let connection = vm.object_class(Some(redis), "Connection")?;
     vm.define_singleton(connection, "open", open)?;
     vm.define(connection, "open?", |vm, call| {
-        vm.with_object(call.receiver, |connection: &Connection| {
-            Value::boolean(connection.link.is_open())
+        vm.with_object(call.receiver, |object: &RubyConnection| {
+            Value::boolean(object.connection.is_open())
         })
     })?;
     vm.define(connection, "close", |vm, call| {
-        vm.with_object(call.receiver, |connection: &Connection| {
-            connection.link.close();
+        vm.with_object(call.receiver, |object: &RubyConnection| {
+            object.connection.close();
             Value::nil()
         })
     })?;
     vm.define(connection, "send", |vm, call| {
-        let arrival = of_link(vm, call, |link, words| link.send(words))?;
+        let arrival = of_connection(vm, call, |connection, words| connection.send(words))?;
         made(vm, "Pending", Pending(arrival))
     })?;
     vm.define(connection, "subscribe", |vm, call| {
-        let subscription = of_link(vm, call, RedisConnection::subscribe)?;
+        let subscription = of_connection(vm, call, RedisConnection::subscribe)?;
         made(vm, "Subscription", subscription)
     })?;
     vm.define(connection, "unsubscribe", |vm, call| {
-        of_link(vm, call, |link, words| link.unsubscribe(words))?;
+        of_connection(vm, call, |connection, words| connection.unsubscribe(words))?;
         Ok(Value::nil())
     })?;
 
@@ -98,13 +98,13 @@ fn open(vm: &Vm, call: &Call<'_>) -> Result<Value, Leave> {
         command_timeout: seconds(command_timeout)?,
     };
     let worker = Host::worker(vm)?;
-    let link = Rc::new(RedisConnection::default());
-    let running = Rc::clone(&link).run(Rc::clone(&worker), target, vm.reference());
-    let connection = Connection {
-        link,
+    let connection = Rc::new(RedisConnection::default());
+    let running = Rc::clone(&connection).run(Rc::clone(&worker), target, vm.reference());
+    let object = RubyConnection {
+        connection,
         task: worker.spawn(running).abort_handle(),
     };
-    Ok(vm.object(call.receiver, connection)?)
+    Ok(vm.object(call.receiver, object)?)
 }
 
 fn seconds(value: Value) -> Result<Duration, Leave> {
@@ -117,7 +117,7 @@ fn seconds(value: Value) -> Result<Duration, Leave> {
 
 /// Sends a command by the function `send`. The words of the command are the argument of the Ruby method that `call` is
 /// about.
-fn of_link<T>(
+fn of_connection<T>(
     vm: &Vm,
     call: &Call<'_>,
     send: impl FnOnce(&Rc<RedisConnection>, &[Vec<u8>]) -> Result<T, Full>,
@@ -131,10 +131,10 @@ fn of_link<T>(
         }
         texts.push(text);
     }
-    let link = vm.with_object(call.receiver, |connection: &Connection| {
-        Rc::clone(&connection.link)
+    let connection = vm.with_object(call.receiver, |object: &RubyConnection| {
+        Rc::clone(&object.connection)
     })?;
-    send(&link, &texts).map_err(|Full| {
+    send(&connection, &texts).map_err(|Full| {
         let text = "too much data waits to be sent to the Redis server".to_owned();
         Leave::New("H2O::Redis::ConnectionError", text)
     })

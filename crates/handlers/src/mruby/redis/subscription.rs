@@ -25,7 +25,7 @@ pub(super) struct Subscription {
     end: Cell<Option<End>>,
     /// The strand (fiber) of the script that waits for a message.
     waiting: RefCell<Option<Ticket>>,
-    link: Weak<RedisConnection>,
+    connection: Weak<RedisConnection>,
 }
 
 /// The channel and the text of a message.
@@ -39,7 +39,7 @@ pub(super) enum End {
 }
 
 impl Subscription {
-    pub(super) fn new(link: &Rc<RedisConnection>) -> Self {
+    pub(super) fn new(connection: &Rc<RedisConnection>) -> Self {
         Self {
             confirmed: Arrival::default(),
             topics: Cell::new(0),
@@ -47,7 +47,7 @@ impl Subscription {
             bytes: Cell::new(0),
             end: Cell::new(None),
             waiting: RefCell::default(),
-            link: Rc::downgrade(link),
+            connection: Rc::downgrade(connection),
         }
     }
 
@@ -93,8 +93,8 @@ impl Subscription {
         if let Some((channel, text)) = message {
             self.bytes
                 .set(self.bytes.get() - channel.len() - text.len());
-            if let Some(link) = self.link.upgrade() {
-                link.wake();
+            if let Some(connection) = self.connection.upgrade() {
+                connection.wake();
             }
             return vm.array(&[vm.string(channel)?, vm.string(text)?]);
         }
