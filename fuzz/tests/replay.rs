@@ -8,9 +8,9 @@ use h2o_fuzz::Target;
 use h2o_tls::{OcspError, OcspSubject};
 
 /// Number of mutations for each target: enough to find shallow faults; libFuzzer searches for deeper ones.
-const MUTATIONS: u64 = 10_000;
+const MUTATIONS: u64 = 20_000;
 /// Number of mutations for targets where each input takes TLS handshakes, or many calls of Ruby.
-const FEW_MUTATIONS: u64 = 1_000;
+const FEW_MUTATIONS: u64 = 2_000;
 /// Bytes of the longest seed that is mutated; longer ones are only replayed.
 const MUTATED_UP_TO: usize = 4096;
 

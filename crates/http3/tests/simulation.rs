@@ -579,7 +579,7 @@ impl World {
 
 #[test]
 fn exchanges_arrive_as_they_were_sent_however_they_are_cut() {
-    let sums = run_seeds(60, || |seed| World::new(seed).run());
+    let sums = run_seeds(60, |seed| World::new(seed).run());
     if let Some((done, planned)) = sums {
         assert!(
             done * 10 > planned * 8,

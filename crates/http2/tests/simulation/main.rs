@@ -126,7 +126,7 @@ fn run(seed: u64) -> (usize, usize) {
 
 #[test]
 fn both_sides_see_what_was_planned_or_know_that_they_did_not() {
-    let Some((complete, planned)) = run_seeds(SEEDS, || run) else {
+    let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
     // Checks that the schedule is neither too gentle nor too harsh: many exchanges are completed, and many are not.

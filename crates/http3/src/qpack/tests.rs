@@ -466,33 +466,31 @@ impl Pair {
 
 #[test]
 fn what_the_encoder_writes_another_decoder_reads() {
-    run_seeds(60, || {
-        |seed| {
-            let mut random = Random::new(seed);
-            let limit = [0, 64, 100, 500, 4096, 16_384][random.below(6)];
-            let announced = [0, 32, 100, 4096, 70_000, 1 << 30][random.below(6)];
-            let mut pair = Pair::new(limit, announced);
-            let delay = random.below(20);
-            for round in 0..200_u64 {
-                let count = random.below(12);
-                let list: Vec<_> = (0..count).map(|_| Written::random(&mut random)).collect();
-                let section = pair.section(4 * round, &list);
-                pair.reads(4 * round, &section, &list, random.below(2) == 0);
-                while pair.under_way.len() > delay {
-                    pair.acknowledges();
-                }
-            }
-            while !pair.under_way.is_empty() {
+    run_seeds(60, |seed| {
+        let mut random = Random::new(seed);
+        let limit = [0, 64, 100, 500, 4096, 16_384][random.below(6)];
+        let announced = [0, 32, 100, 4096, 70_000, 1 << 30][random.below(6)];
+        let mut pair = Pair::new(limit, announced);
+        let delay = random.below(20);
+        for round in 0..200_u64 {
+            let count = random.below(12);
+            let list: Vec<_> = (0..count).map(|_| Written::random(&mut random)).collect();
+            let section = pair.section(4 * round, &list);
+            pair.reads(4 * round, &section, &list, random.below(2) == 0);
+            while pair.under_way.len() > delay {
                 pair.acknowledges();
             }
-            assert_eq!(pair.encoder.outstanding(), 0);
-            let inserted = usize::try_from(pair.encoder.inserted());
-            assert_eq!(inserted, Ok(pair.peer.inserted()));
-            let (_, size) = pair.peer.table();
-            assert!(size <= limit as usize);
-            assert!(pair.encoder.retained() < 4 * limit as usize + 16_384);
-            (1, 1)
         }
+        while !pair.under_way.is_empty() {
+            pair.acknowledges();
+        }
+        assert_eq!(pair.encoder.outstanding(), 0);
+        let inserted = usize::try_from(pair.encoder.inserted());
+        assert_eq!(inserted, Ok(pair.peer.inserted()));
+        let (_, size) = pair.peer.table();
+        assert!(size <= limit as usize);
+        assert!(pair.encoder.retained() < 4 * limit as usize + 16_384);
+        (1, 1)
     });
 }
 

@@ -278,29 +278,27 @@ impl Walk {
 
 #[test]
 fn streams_do_what_a_model_says_whatever_happens_to_others() {
-    run_seeds(150, || {
-        |seed| {
-            let mut walk = Walk::new(seed);
-            for _ in 0..400 {
-                walk.step();
-            }
-            let ids: Vec<u64> = walk.streams.keys().copied().collect();
-            for id in ids {
-                if walk.streams[&id].is_held {
-                    walk.talk.release(id);
-                } else {
-                    walk.talk.resets(id, 0x10c);
-                }
-            }
-            walk.events();
-            assert!(
-                !walk.talk.connection.has_streams(),
-                "all streams are released"
-            );
-            walk.talk.connection.shrink();
-            let retained = walk.talk.connection.retained();
-            assert!(retained < 2048, "the connection holds {retained} bytes");
-            (walk.released, walk.requests)
+    run_seeds(150, |seed| {
+        let mut walk = Walk::new(seed);
+        for _ in 0..400 {
+            walk.step();
         }
+        let ids: Vec<u64> = walk.streams.keys().copied().collect();
+        for id in ids {
+            if walk.streams[&id].is_held {
+                walk.talk.release(id);
+            } else {
+                walk.talk.resets(id, 0x10c);
+            }
+        }
+        walk.events();
+        assert!(
+            !walk.talk.connection.has_streams(),
+            "all streams are released"
+        );
+        walk.talk.connection.shrink();
+        let retained = walk.talk.connection.retained();
+        assert!(retained < 2048, "the connection holds {retained} bytes");
+        (walk.released, walk.requests)
     });
 }

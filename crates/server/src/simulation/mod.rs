@@ -153,11 +153,9 @@ async fn run(seed: u64, site: &Site, is_http3: bool) -> (usize, usize) {
 
 #[test]
 fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
-    let prepare = || {
-        let site = Site::new();
-        move |seed| on_virtual_clock(run(seed, &site, false))
-    };
-    let Some((complete, planned)) = run_seeds(SEEDS, prepare) else {
+    let site = Site::new();
+    let run = |seed| on_virtual_clock(run(seed, &site, false));
+    let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
     // Over all seeds both phases must occur: some requests end while clients and backends act at random, others only
@@ -174,11 +172,9 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
 
 #[test]
 fn whatever_waits_over_http_3_has_an_event_to_come_that_will_wake_it() {
-    let prepare = || {
-        let site = Site::new();
-        move |seed| on_virtual_clock(run(seed, &site, true))
-    };
-    let Some((complete, planned)) = run_seeds(HTTP3_SEEDS, prepare) else {
+    let site = Site::new();
+    let run = |seed| on_virtual_clock(run(seed, &site, true));
+    let Some((complete, planned)) = run_seeds(HTTP3_SEEDS, run) else {
         return;
     };
     assert!(

@@ -21,7 +21,7 @@ use crate::generation::{LocalGeneration, NextListener};
 use crate::listener::LocalListener;
 use crate::tcp::connection::Connection;
 
-/// Largest number of connections that are accepted per event of a listening socket.
+/// Largest number of connections that are accepted per event of a listening socket. `Embedded::turn` of the tests counts on it.
 const ACCEPT_BATCH: usize = 10;
 /// How long the worker accepts no connections after `accept` failed or `max-connections` was reached. The pause ends early when a
 /// connection closes.

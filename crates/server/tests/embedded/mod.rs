@@ -8,6 +8,9 @@ use h2o_exchange::Scope;
 use h2o_server::{LoadedConfig, Server};
 use h2o_testkit::patient;
 
+/// Largest number of connections that the server accepts per event of a listening socket.
+const ACCEPT_BATCH: usize = 10;
+
 /// A server that runs in the test's process. Its drop stops it.
 pub(crate) struct Embedded {
     server: Option<Server>,
@@ -56,9 +59,10 @@ impl Embedded {
     /// Waits until the only worker has finished a turn of its event loop that began after this call.
     #[allow(dead_code, reason = "not all test files call this function")]
     pub(crate) fn turn(&self) {
-        // Two requests are needed: the first may be answered in a turn that began before this call and had already passed other
-        // connections.
-        for _ in 0..2 {
+        // A turn accepts and answers up to ten connections at a listening socket, also those that come meanwhile. So ten may be answered in a
+        // turn that began before this call, ten more in the next turn, before that has run the other connections, and the last one shows
+        // that it has run them.
+        for _ in 0..2 * ACCEPT_BATCH + 1 {
             let mut stream = patient(TcpStream::connect(("127.0.0.1", self.port)).unwrap());
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
             let mut answer = Vec::new();
