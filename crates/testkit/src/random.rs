@@ -3,7 +3,6 @@
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::ScopedJoinHandle;
 
 /// A generator whose numbers are the same on every machine (SplitMix64).
 #[derive(Debug)]
@@ -69,25 +68,20 @@ impl Random {
     }
 }
 
-/// Runs a simulation with every seed below `count`, or only with `n` if the environment has `SEED=n`.
+/// Runs a simulation with every seed below `count`, on all processors, or only with `n` if the environment has `SEED=n`.
 ///
-/// One thread per processor calls `prepare` once, and the function that it returns for each of its seeds. That function returns the
-/// number of exchanges that were completed and the number of all exchanges. Returns the sums of both over all seeds, or `None` if `SEED`
-/// is set. Prints the seed of a run that panics.
+/// `run` gets a seed, and returns the number of exchanges that were completed and the number of all exchanges. Returns the sums of
+/// both over all seeds, or `None` if `SEED` is set. Prints the seed of a run that panics.
 ///
 /// # Panics
 /// If a run panics, or `SEED` is not a number.
-pub fn run_seeds<R: Fn(u64) -> (usize, usize)>(
-    count: u64,
-    prepare: impl Fn() -> R + Sync,
-) -> Option<(usize, usize)> {
+pub fn run_seeds(count: u64, run: impl Fn(u64) -> (usize, usize) + Sync) -> Option<(usize, usize)> {
     if let Ok(seed) = std::env::var("SEED") {
-        prepare()(seed.parse().expect("SEED is a number"));
+        run(seed.parse().expect("SEED is a number"));
         return None;
     }
     let next = AtomicU64::new(0);
     let run_some = || {
-        let run = prepare();
         let (mut completed, mut planned) = (0, 0);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +91,7 @@ pub fn run_seeds<R: Fn(u64) -> (usize, usize)>(
             let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
             let (done, all) = result.unwrap_or_else(|panic| {
                 eprintln!("seed {seed} failed; SEED={seed} runs it alone");
-                // The other threads need not go on.
+                // The other threads stop after their current seed.
                 next.store(count, Ordering::Relaxed);
                 resume_unwind(panic)
             });
@@ -107,11 +101,11 @@ pub fn run_seeds<R: Fn(u64) -> (usize, usize)>(
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let sums = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
-        let results: Vec<_> = (threads.into_iter()).map(ScopedJoinHandle::join).collect();
-        results
-            .into_iter()
-            .map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
-            .fold((0, 0), |sums, one| (sums.0 + one.0, sums.1 + one.1))
+        let sums = threads.into_iter().map(|thread| {
+            let result = thread.join();
+            result.unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     });
     Some(sums)
 }

@@ -153,8 +153,7 @@ async fn run(seed: u64, site: &Site, is_http3: bool) -> (usize, usize) {
 
 #[test]
 fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
-    let site = Site::new();
-    let run = |seed| on_virtual_clock(run(seed, &site, false));
+    let run = |seed| on_virtual_clock(run(seed, &Site::new(), false));
     let Some((complete, planned)) = run_seeds(SEEDS, run) else {
         return;
     };
@@ -172,8 +171,7 @@ fn whatever_waits_has_an_event_to_come_that_will_wake_it() {
 
 #[test]
 fn whatever_waits_over_http_3_has_an_event_to_come_that_will_wake_it() {
-    let site = Site::new();
-    let run = |seed| on_virtual_clock(run(seed, &site, true));
+    let run = |seed| on_virtual_clock(run(seed, &Site::new(), true));
     let Some((complete, planned)) = run_seeds(HTTP3_SEEDS, run) else {
         return;
     };
