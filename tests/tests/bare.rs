@@ -1,5 +1,7 @@
 //! `h2o` without a configuration serves the directory it is run in.
 
+use std::sync::{Mutex, PoisonError};
+
 use h2o_tests::{Folder, Server, Setup, curl};
 
 /// Finds the first URL with this scheme in the server's messages. Returns the URL and its port.
@@ -20,15 +22,24 @@ fn url(server: &Server, scheme: &str) -> (String, u16) {
     (url.trim_end_matches('/').to_owned(), port)
 }
 
-fn start(folder: Folder) -> Server {
+/// Starts a server, whose certificate is in the directory `state`.
+fn start(state: &Folder) -> Server {
+    // Between the search for a free port and its use nobody else may take it.
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Folder::new();
     folder.write("www/index.html", "<p>bare</p>");
     folder.write("www/more/file.txt", "more");
-    Setup::bare(folder, "www").start()
+    let state = state.path().to_str().expect("the path is text");
+    Setup::bare(folder, "www")
+        .variable("XDG_STATE_HOME", state)
+        .start()
 }
 
 #[test]
 fn a_directory_is_served_over_http_and_https_without_a_configuration() {
-    let server = start(Folder::new());
+    let state = Folder::new();
+    let server = start(&state);
     for (scheme, near) in [("http", 8080), ("https", 8443)] {
         let (url, port) = url(&server, scheme);
         assert!((near..near + 200).contains(&port), "{url}");
@@ -43,8 +54,9 @@ fn a_directory_is_served_over_http_and_https_without_a_configuration() {
 
 #[test]
 fn two_directories_are_served_side_by_side() {
-    let first = start(Folder::new());
-    let second = start(Folder::new());
+    let state = Folder::new();
+    let first = start(&state);
+    let second = start(&state);
     assert!(url(&first, "http").1 != url(&second, "http").1);
     assert!(url(&first, "https").1 != url(&second, "https").1);
 }

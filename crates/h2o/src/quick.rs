@@ -172,28 +172,30 @@ fn certificate() -> Result<(PathBuf, PathBuf), Failure> {
             "neither XDG_STATE_HOME nor HOME is set, so there is no directory for the certificate",
         )
     })?;
-    let (certificate, key) = (
-        directory.join("localhost.crt"),
-        directory.join("localhost.key"),
-    );
-    if certificate.exists() && key.exists() && !is_old(&certificate) {
-        return Ok((certificate, key));
-    }
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::system(format!(
-            "failed to make a certificate in {}: {error}",
-            directory.display()
-        ))
-    };
-    let names = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
-    let made = rcgen::generate_simple_self_signed(names).map_err(|error| failed(&error))?;
+    certificate_in(&directory).map_err(|error| {
+        let directory = directory.display();
+        let text = format!("failed to make a certificate in {directory}: {error}");
+        Failure::system(text)
+    })
+}
+
+fn certificate_in(directory: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let certificate = directory.join("localhost.crt");
+    let key = directory.join("localhost.key");
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&directory)
-        .map_err(|error| failed(&error))?;
-    write_private(&key, &made.signing_key.serialize_pem()).map_err(|error| failed(&error))?;
-    fs::write(&certificate, made.cert.pem()).map_err(|error| failed(&error))?;
+        .create(directory)?;
+    // Of servers that start at the same time one makes the files, so that they fit together, and the others wait for it. The lock ends with
+    // the file.
+    let lock = fs::File::open(directory)?;
+    lock.lock()?;
+    if !certificate.exists() || !key.exists() || is_old(&certificate) {
+        let names = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
+        let made = rcgen::generate_simple_self_signed(names).map_err(io::Error::other)?;
+        write_private(&key, &made.signing_key.serialize_pem())?;
+        fs::write(&certificate, made.cert.pem())?;
+    }
     Ok((certificate, key))
 }
 
@@ -228,4 +230,33 @@ fn state_directory() -> Option<PathBuf> {
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
         .map(|state| state.join("h2o"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_start_at_the_same_time_use_one_certificate() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join("h2o");
+        let begin = Barrier::new(8);
+        let start = || {
+            begin.wait();
+            let (certificate, key) = certificate_in(&directory).unwrap();
+            [certificate, key].map(|path| fs::read_to_string(path).unwrap())
+        };
+        let read: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(read.iter().flatten().all(|text| !text.is_empty()));
+        assert!(read.iter().all(|pair| *pair == read[0]));
+    }
 }
