@@ -1,7 +1,7 @@
 //! Writes IP addresses as text without allocating.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Length in bytes of the longest text of an address: IPv6 with an IPv4 address at its end.
 const LONGEST: usize = 46;
@@ -19,24 +19,37 @@ impl IpText {
     /// Writes the text of an address, and returns it. IPv4 is written without Rust's formatting machinery, which is slower, because many
     /// requests to backends contain the client's address.
     pub(crate) fn write(&mut self, ip: IpAddr) -> &[u8] {
-        let mut rest = &mut self.0[..];
-        // The text of an address always fits.
-        let _ = match ip {
-            IpAddr::V4(ip) => {
-                let [a, b, c, d] = ip.octets();
-                let mut write = |part: u8, end: &[u8]| {
-                    rest.write_all(itoa::Buffer::new().format(part).as_bytes())?;
-                    rest.write_all(end)
-                };
-                write(a, b".")
-                    .and_then(|()| write(b, b"."))
-                    .and_then(|()| write(c, b"."))
-                    .and_then(|()| write(d, b""))
+        let len = match ip {
+            IpAddr::V4(ip) => self.write_v4(ip),
+            IpAddr::V6(ip) => {
+                let mut rest = &mut self.0[..];
+                // The text of an address always fits.
+                let _ = write!(rest, "{ip}");
+                LONGEST - rest.len()
             }
-            IpAddr::V6(ip) => write!(rest, "{ip}"),
         };
-        let left = rest.len();
-        &self.0[..LONGEST - left]
+        &self.0[..len]
+    }
+
+    fn write_v4(&mut self, ip: Ipv4Addr) -> usize {
+        let mut len = 0;
+        let mut push = |byte| {
+            self.0[len] = byte;
+            len += 1;
+        };
+        for (at, octet) in ip.octets().into_iter().enumerate() {
+            if at > 0 {
+                push(b'.');
+            }
+            if octet >= 100 {
+                push(b'0' + octet / 100);
+            }
+            if octet >= 10 {
+                push(b'0' + octet / 10 % 10);
+            }
+            push(b'0' + octet % 10);
+        }
+        len
     }
 }
 

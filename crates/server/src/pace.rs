@@ -4,7 +4,6 @@
 //! count as progress; a PING, or a window update for another stream, does not. Drivers check waiting transfers at
 //! [`ClientRate::next_check`], in HTTP versions with many streams per connection through `request::paces`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use h2o_config::{Directive, Unit};
@@ -39,8 +38,9 @@ impl Default for ClientRate {
 
 impl ClientRate {
     /// The minimum rate that is configured for the path that a request was routed to.
-    pub(crate) fn of(exchange: &Exchange) -> Arc<Self> {
-        exchange.site.path(exchange.route).settings.get()
+    pub(crate) fn of(exchange: &Exchange) -> Self {
+        let settings = &exchange.site.path(exchange.route).settings;
+        settings.peek().map_or_else(Self::default, |rate| *rate)
     }
 
     /// Whether clients may be as slow as they like.

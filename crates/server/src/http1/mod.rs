@@ -15,7 +15,7 @@ use h2o_http1::{Next, ServerConnection};
 use crate::context::{Context, per_turn};
 use crate::flow::{Flow, Turn};
 use crate::http2::Http2;
-use crate::pace::{ClientRate, TransferState};
+use crate::pace::TransferState;
 use crate::request::serve;
 use crate::request::{PullResult, Requests, SlotId, Stage};
 use crate::setup::Setup;
@@ -286,7 +286,7 @@ impl Http1 {
         if self.look_at.is_none_or(|at| at > now) {
             return true;
         }
-        self.look_at = Some(ClientRate::next_check(&rate, now));
+        self.look_at = Some(rate.next_check(now));
         let (reads, writes) = self.streams.engine.waits_for_client();
         let unacknowledged = turn.connection.io.socket.unacknowledged() as u64;
         let look = |bytes, waits_for_client| TransferState {

@@ -343,7 +343,7 @@ impl Requests {
     /// The minimum rate at which the client must send the request's body and take the response.
     pub(crate) fn client_rate(&self, id: SlotId) -> Option<ClientRate> {
         let exchange = self.slots.get(id)?.exchange.as_ref()?;
-        Some(*ClientRate::of(&exchange.borrow()))
+        Some(ClientRate::of(&exchange.borrow()))
     }
 
     /// Whether the response has a piece of its body to send now.

@@ -119,7 +119,7 @@ impl StreamSlot {
         self.marks[mark as usize]
     }
 
-    /// The waker of the request; created on first use.
+    /// The waker of the request; created on first use, for all requests in the slot's place.
     pub(super) fn waker(&mut self, turn: &Turn<'_>, id: SlotId) -> Waker {
         self.waker
             .get_or_insert_with(|| turn.context.waker(turn.connection.token, id.index()))
@@ -216,11 +216,19 @@ impl SlotPool {
     }
 }
 
+/// The place of a slot on its connection.
+#[derive(Default)]
+struct Place {
+    slot: Option<Box<StreamSlot>>,
+    /// The waker of the place's last request, for the next one.
+    waker: Option<Waker>,
+}
+
 /// The slots of one connection.
 pub(super) struct Slots {
-    /// The slot [`SlotId::ONLY`]: a connection with one request at a time needs no vector of slots.
-    first: Option<Box<StreamSlot>>,
-    others: Vec<Option<Box<StreamSlot>>>,
+    /// The place of the slot [`SlotId::ONLY`]: a connection with one request at a time needs no vector of places.
+    first: Place,
+    others: Vec<Place>,
     counts: [usize; Mark::COUNT],
     pool: Rc<SlotPool>,
 }
@@ -228,21 +236,24 @@ pub(super) struct Slots {
 impl Slots {
     pub(super) const fn new(pool: Rc<SlotPool>) -> Self {
         Self {
-            first: None,
+            first: Place {
+                slot: None,
+                waker: None,
+            },
             others: Vec::new(),
             counts: [0; Mark::COUNT],
             pool,
         }
     }
 
-    fn place(&self, id: SlotId) -> Option<&Option<Box<StreamSlot>>> {
+    fn place(&self, id: SlotId) -> Option<&Place> {
         match id.index() {
             0 => Some(&self.first),
             index => self.others.get(index as usize - 1),
         }
     }
 
-    fn place_mut(&mut self, id: SlotId) -> Option<&mut Option<Box<StreamSlot>>> {
+    fn place_mut(&mut self, id: SlotId) -> Option<&mut Place> {
         match id.index() {
             0 => Some(&mut self.first),
             index => self.others.get_mut(index as usize - 1),
@@ -251,32 +262,40 @@ impl Slots {
 
     #[inline]
     pub(super) fn get(&self, id: SlotId) -> Option<&StreamSlot> {
-        self.place(id)?.as_deref()
+        self.place(id)?.slot.as_deref()
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut StreamSlot> {
-        self.place_mut(id)?.as_deref_mut()
+        self.place_mut(id)?.slot.as_deref_mut()
     }
 
     /// Returns the slot `id`; creates it if there is none.
     pub(super) fn occupy(&mut self, id: SlotId) -> &mut StreamSlot {
         let index = id.index() as usize;
         if self.others.len() < index {
-            self.others.resize_with(index, || None);
+            self.others.resize_with(index, Place::default);
         }
         let place = match index {
             0 => &mut self.first,
             _ => &mut self.others[index - 1],
         };
-        place.get_or_insert_with(|| self.pool.take())
+        place.slot.get_or_insert_with(|| {
+            let mut slot = self.pool.take();
+            slot.waker = place.waker.take();
+            slot
+        })
     }
 
     /// Ends the request in a slot: writes its log line, and frees the slot.
     pub(super) fn vacate(&mut self, id: SlotId) {
-        let Some(mut slot) = self.place_mut(id).and_then(Option::take) else {
+        let Some(place) = self.place_mut(id) else {
             return;
         };
+        let Some(mut slot) = place.slot.take() else {
+            return;
+        };
+        place.waker = slot.waker.take();
         for (count, mark) in self.counts.iter_mut().zip(&mut slot.marks) {
             *count -= usize::from(std::mem::take(mark));
         }
@@ -308,12 +327,12 @@ impl Slots {
     pub(super) fn numbered(&self) -> impl Iterator<Item = (SlotId, &StreamSlot)> {
         let all = std::iter::once(&self.first).chain(&self.others);
         let numbered = (0..).map(SlotId::new).zip(all);
-        numbered.filter_map(|(id, slot)| Some((id, slot.as_deref()?)))
+        numbered.filter_map(|(id, place)| Some((id, place.slot.as_deref()?)))
     }
 
     /// Bytes of memory that the slots hold.
     pub(super) fn retained(&self) -> usize {
-        let places = self.others.capacity() * size_of::<Option<Box<StreamSlot>>>();
+        let places = self.others.capacity() * size_of::<Place>();
         let slots = self
             .iter()
             .map(|slot| size_of::<StreamSlot>() + slot.retained());
@@ -328,12 +347,13 @@ impl Slots {
 
     /// Frees memory that can be allocated again when it is needed.
     pub(super) fn shrink(&mut self) {
+        self.first.waker = None;
         self.others = Vec::new();
     }
 
     /// Ends the requests in all slots.
     pub(super) fn clear(&mut self) {
-        self.first = None;
+        self.first = Place::default();
         self.others.clear();
         self.counts = [0; Mark::COUNT];
     }

@@ -5,9 +5,6 @@ use std::fmt;
 
 use h2o_http::{Headers, Known, Name, StatusCode, is_token_byte};
 
-/// Length in bytes of the names that are put into lower case without an allocation.
-const SHORT_NAME: usize = 64;
-
 /// Most fields of a response (H2O compatibility: H2O takes as many).
 const MAX_FIELDS: usize = 100;
 
@@ -57,39 +54,47 @@ pub(super) fn parse(block: &[u8], headers: Headers) -> Result<Head, HeadError> {
         headers,
         length: None,
     };
-    let (mut short, mut long) = ([0; SHORT_NAME], Vec::new());
+    let mut lower = Vec::new();
     let mut from = 0;
     let ends = memchr::memchr_iter(b'\n', block).chain([block.len()]);
     for (count, end) in ends.enumerate() {
-        let line = &block[from..end];
+        let rest = &block[from..];
+        let line = &rest[..end - from];
         from = end + 1;
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {
             break;
         }
-        let after_name = line.iter().position(|&byte| !is_token_byte(byte));
-        let colon = after_name.filter(|&at| at > 0 && line[at] == b':' && count < MAX_FIELDS);
-        let colon = colon.ok_or(HeadError::Malformed)?;
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if count == MAX_FIELDS {
+            return Err(HeadError::Malformed);
+        }
+        let (known, colon) = match Known::before_colon(rest) {
+            Some((known, colon)) => (Some(known), colon),
+            None => (None, token_before_colon(line)?),
+        };
+        let value = line[colon + 1..].trim_ascii();
         if !is_field_value(value) {
             return Err(HeadError::Malformed);
         }
-        let lower = match short.get_mut(..name.len()) {
-            Some(lower) => lower,
-            None => {
-                long.resize(name.len(), 0);
-                &mut long[..]
-            }
-        };
-        lower.copy_from_slice(name);
-        lower.make_ascii_lowercase();
-        let name = match Known::from_lower(lower) {
+        let name = match known {
             Some(known) => Name::Known(known),
-            None => Name::Other(std::str::from_utf8(lower).map_err(|_| HeadError::Malformed)?),
+            None => {
+                lower.clear();
+                lower.extend_from_slice(&line[..colon]);
+                lower.make_ascii_lowercase();
+                Name::Other(std::str::from_utf8(&lower).map_err(|_| HeadError::Malformed)?)
+            }
         };
         add_field(&mut head, name, value)?;
     }
     Ok(head)
+}
+
+/// Length of the token that stands before a colon at the start of `line`.
+fn token_before_colon(line: &[u8]) -> Result<usize, HeadError> {
+    let after_name = line.iter().position(|&byte| !is_token_byte(byte));
+    let colon = after_name.filter(|&at| at > 0 && line[at] == b':');
+    colon.ok_or(HeadError::Malformed)
 }
 
 fn is_field_value(value: &[u8]) -> bool {
