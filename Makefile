@@ -4,7 +4,7 @@
 CARGO ?= cargo
 SHELL := /bin/bash
 
-.PHONY: run fleet build install deb check-deb test fmt-check lint advisories audit unit e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
+.PHONY: run fleet build install deb check-deb test fmt-check lint advisories audit unit unit-in-one-piece e2e interop bench bench-quick bench-micro docs test-mruby sanitize-mruby install-build install-lint install-test install-bench
 
 run: install-build build
 	@examples/make-cert.sh
@@ -66,12 +66,13 @@ check-deb:
 	@.ci/install mmdebstrap:mmdebstrap lintian:lintian unshare:util-linux ip:iproute2
 	@.ci/check-deb target/debian/h2o-server_*.deb
 
-# The programs that tests need are installed while lint compiles, which takes about as long.
+# The programs that tests need are installed while lint compiles, which takes about as long. Unit tests, which compute, run while
+# end-to-end tests wait.
 test: install-build install-lint fmt-check
 	@$(MAKE) --no-print-directory -j2 --output-sync=target install-test lint
 	@$(MAKE) --no-print-directory advisories
 	@mkdir -p target
-	@set -o pipefail; .ci/reap.py $(MAKE) --no-print-directory unit e2e 2>&1 | tee target/test.log
+	@set -o pipefail; .ci/reap.py $(MAKE) --no-print-directory -j2 unit-in-one-piece e2e 2>&1 | tee target/test.log
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { print passed " passed, " failed " failed" }' target/test.log
 
 fmt-check:
@@ -100,6 +101,10 @@ audit: install-build
 # Runs unit tests, protocol conversations, the simulator, and replays of the fuzz corpora.
 unit:
 	$(CARGO) test --workspace --exclude h2o-tests
+
+# The same with its output at the end, so that it is not mixed with that of a target that runs at the same time.
+unit-in-one-piece:
+	@$(MAKE) --no-print-directory unit >target/unit.log 2>&1; status=$$?; cat target/unit.log; exit $$status
 
 # Runs the real binary against clients of other projects. These tests mostly wait for programs and time limits, so more of them run at once
 # than there are processors.
