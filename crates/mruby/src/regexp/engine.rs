@@ -1,8 +1,10 @@
 //! Compiled regular expressions, and searches with them.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 
-use fancy_regex::{BytesMode, CompileError, Error, RegexBuilder, RuntimeError};
+use fancy_regex::{BytesMode, CompileError, Error, Match, RegexBuilder, RuntimeError};
 
 use super::syntax::{self, Reading};
 use crate::{Leave, Vm, border, meter};
@@ -23,7 +25,7 @@ pub(crate) struct Regexp {
     pub(super) source: Box<[u8]>,
     pub(super) options: i64,
     characters: Option<fancy_regex::Regex>,
-    /// The pattern compiled for subjects that are not UTF-8; it is compiled when the first such subject is searched.
+    /// The pattern compiled for octets; a pattern for characters is compiled when a search begins within a character.
     octets: OnceCell<Result<fancy_regex::Regex, String>>,
     names: Vec<(String, usize)>,
     groups: usize,
@@ -45,8 +47,67 @@ pub(super) type Groups = Vec<Option<(usize, usize)>>;
 /// A text that is to be searched.
 pub(super) struct Subject<'a> {
     octets: &'a [u8],
-    /// The same as text; `None` if it is not UTF-8.
-    text: Option<&'a str>,
+    /// The same for the engine for characters; `None` if the pattern is for octets.
+    text: Option<Text<'a>>,
+}
+
+/// A subject as UTF-8. For each stray octet, which belongs to no character of UTF-8, it has a character of its own, which no pattern names:
+/// so the octet is one character that is no letter, and its neighbours are the characters that they are.
+struct Text<'a> {
+    text: Cow<'a, str>,
+    /// Positions of the stray octets in the subject.
+    strays: Vec<usize>,
+}
+
+impl<'a> Text<'a> {
+    /// The character that stands for the octet 0, at the end of the last plane for private use.
+    const FIRST_STAND_IN: u32 = 0x10_ff00;
+    /// How many bytes a stand-in is longer than its octet.
+    const GROWTH: usize = 3;
+
+    fn of(octets: &'a [u8]) -> Self {
+        let mut strays = Vec::new();
+        if let Some(text) = border::as_text(octets) {
+            let text = text.into();
+            return Self { text, strays };
+        }
+        let mut text = String::with_capacity(octets.len() + Self::GROWTH);
+        for chunk in octets.utf8_chunks() {
+            text.push_str(chunk.valid());
+            for &octet in chunk.invalid() {
+                strays.push(text.len() - Self::GROWTH * strays.len());
+                let stand_in = char::from_u32(Self::FIRST_STAND_IN + u32::from(octet));
+                text.push(stand_in.unwrap_or(char::MAX));
+            }
+        }
+        let text = text.into();
+        Self { text, strays }
+    }
+
+    /// The position in the text of a position in the subject.
+    fn in_text(&self, at: usize) -> usize {
+        at + Self::GROWTH * self.strays.partition_point(|&stray| stray < at)
+    }
+
+    /// The range in the subject of a range in the text.
+    fn in_subject(&self, range: Range<usize>) -> (usize, usize) {
+        let position = |at| at - Self::GROWTH * self.strays_before(at);
+        (position(range.start), position(range.end))
+    }
+
+    /// Number of stray octets before a position in the text.
+    fn strays_before(&self, at: usize) -> usize {
+        let (mut least, mut most) = (0, self.strays.len());
+        while least < most {
+            let middle = least.midpoint(most);
+            if self.strays[middle] + Self::GROWTH * middle < at {
+                least = middle + 1;
+            } else {
+                most = middle;
+            }
+        }
+        least
+    }
 }
 
 fn build(source: &str, options: i64, reading: Reading) -> Result<fancy_regex::Regex, String> {
@@ -164,30 +225,32 @@ impl Regexp {
             Leave::New(
                 "RegexpError",
                 format!(
-                    "the text to search is not UTF-8, and the pattern matches UTF-8 only: {reason}"
+                    "the search begins within a character, and the pattern matches characters only: {reason}"
                 ),
             )
         })
     }
 
-    /// Prepares a text for searches: whether it is UTF-8 is found out once for all of them.
+    /// Prepares a text for searches: which of its octets are characters is found out once for all of them.
     pub(super) fn subject<'a>(&self, octets: &'a [u8]) -> Subject<'a> {
         let is_for_characters = self.characters.is_some();
         Subject {
             octets,
-            text: is_for_characters.then(|| border::as_text(octets)).flatten(),
+            text: is_for_characters.then(|| Text::of(octets)),
         }
     }
 
-    /// The subject as text and the engine for characters, if the subject can be searched as text from `start` on.
-    fn characters<'a>(
+    /// The engine for characters, the subject as text, and the position of `start` in it; `None` if the subject is to be searched as
+    /// octets, because the pattern is for these or `start` is within a character.
+    fn characters<'s>(
         &self,
-        subject: &Subject<'a>,
+        subject: &'s Subject<'_>,
         start: usize,
-    ) -> Option<(&fancy_regex::Regex, &'a str)> {
+    ) -> Option<(&fancy_regex::Regex, &'s Text<'s>, usize)> {
         let engine = self.characters.as_ref()?;
-        let text = subject.text?;
-        text.is_char_boundary(start).then_some((engine, text))
+        let text = subject.text.as_ref()?;
+        let start = text.in_text(start);
+        (text.text.is_char_boundary(start)).then_some((engine, text, start))
     }
 
     pub(super) fn is_match(&self, vm: &Vm, subject: &[u8], start: usize) -> Result<bool, Leave> {
@@ -196,8 +259,10 @@ impl Regexp {
         }
         let before = meter::held();
         let found = match self.characters(&self.subject(subject), start) {
-            Some((engine, text)) if start == 0 => engine.is_match(text),
-            Some((engine, text)) => engine.find_from_pos(text, start).map(|m| m.is_some()),
+            Some((engine, text, 0)) => engine.is_match(&*text.text),
+            Some((engine, text, start)) => {
+                (engine.find_from_pos(&*text.text, start)).map(|m| m.is_some())
+            }
             None => {
                 let engine = self.for_octets()?;
                 engine.find_from_pos(subject, start).map(|m| m.is_some())
@@ -228,18 +293,17 @@ impl Regexp {
         if start > subject.octets.len() {
             return Ok(None);
         }
-        let whole = |range: std::ops::Range<usize>| vec![Some((range.start, range.end))];
         let found = match (self.characters(subject, start), self.groups) {
-            (Some((engine, text)), ..=1) => {
-                let found = engine.find_from_pos(text, start);
+            (Some((engine, text, start)), ..=1) => {
+                let found = engine.find_from_pos(&*text.text, start);
+                let whole = |range| vec![Some(text.in_subject(range))];
                 found.map(|found| found.map(|found| whole(found.range())))
             }
-            (Some((engine, text)), _) => engine.captures_from_pos(text, start).map(|found| {
-                found.map(|found| {
-                    let groups = found.iter();
-                    groups.map(|g| g.map(|g| (g.start(), g.end()))).collect()
-                })
-            }),
+            (Some((engine, text, start)), _) => {
+                let found = engine.captures_from_pos(&*text.text, start);
+                let group = |group: Match<'_>| text.in_subject(group.range());
+                found.map(|found| found.map(|found| found.iter().map(|g| g.map(group)).collect()))
+            }
             (None, _) => {
                 let engine = self.for_octets()?;
                 engine

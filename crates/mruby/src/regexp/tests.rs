@@ -119,8 +119,28 @@ fn classes_of_letters_are_ascii_and_posix_brackets_are_not() {
 }
 
 #[test]
-fn subjects_that_are_not_utf8_are_octets() {
+fn octets_that_are_no_characters_are_like_characters_that_are_no_letters() {
     expect(&[
+        (r#""böse\xff" =~ /b.se/"#, "0"),
+        (r#""\xffböse" =~ /b.se/"#, "1"),
+        (r#""ÄRGER\xff" =~ /ä/i"#, "0"),
+        (r#""x\xffö" =~ /[äöü]/"#, "2"),
+        (r#""é\xff" =~ /[^é]/"#, "2"),
+        (r#""\xffé" =~ /\p{L}/"#, "1"),
+        (r#""\xff" =~ /\p{L}|\w/"#, "nil"),
+        (
+            r#""\xe2\x82a\xff".scan(/./).map(&:bytes)"#,
+            "[[226], [130], [97], [255]]",
+        ),
+        (r#""\xfe\xff" =~ /(.)\1/"#, "nil"),
+        (r#""ö\xfe\xfe" =~ /(.)\1/"#, "2"),
+        (r#""\xffö\xff".gsub(/ö/, "o").bytes"#, "[255, 111, 255]"),
+        (r#""\xffaöb\xfeaöb".scan(/ö(b)/)"#, r#"[["b"], ["b"]]"#),
+        (
+            r#""\xffab" =~ /(a)(b)/; [$~.begin(2), $~.end(2), $`.bytes]"#,
+            "[2, 3, [255]]",
+        ),
+        (r#""\xff\xfeöa".index(/a/, 2)"#, "4"),
         (r#""\xff/a.mp3".match?(/\.mp3\z/)"#, "true"),
         (r#""a\xfe\xffb" =~ /\A.(..)b/"#, "0"),
         (r#""a\xfe\xffb"[/[^a-z]+/].bytes"#, "[254, 255]"),
