@@ -22,7 +22,7 @@ pub struct TimerKey(u32);
 
 /// A timing wheel, whose timers are identified by keys. Time is counted in ticks of one millisecond.
 ///
-/// A timer is filed in the slot of its deadline. Moving the deadline to a later time, or clearing it, costs one store:
+/// Timers of a slot fire in the order in which they were filed. A timer is filed in the slot of its deadline. Moving the deadline to a later time, or clearing it, costs one store:
 /// the timer stays in its slot, and is filed again when that slot comes.
 pub(super) struct Wheel {
     timers: Vec<Timer>,
@@ -42,8 +42,9 @@ pub(super) struct Wheel {
 
 struct Timer {
     deadline: u64,
-    /// Indices of the timers before and after this one in the list of its slot.
+    /// Index of the timer before this one in the list of its slot; for the first one, index of the last one.
     previous: u32,
+    /// Index of the timer after this one.
     next: u32,
     /// The number by which the owner of the wheel recognises the timer.
     value: u32,
@@ -124,12 +125,13 @@ impl Wheel {
                 break;
             }
             let come = u128::MAX >> (u64::from(SLOTS) - count);
-            let come = come.rotate_left(index_of(from + 1).into());
+            let first = from + 1;
             let occupied = &mut self.occupied[usize::from(level)];
-            let mut hit = *occupied & come;
-            *occupied &= !come;
+            let mut hit = occupied.rotate_right(index_of(first).into()) & come;
+            *occupied &= !come.rotate_left(index_of(first).into());
             while hit != 0 {
-                let slot = usize::from(level * SLOTS) + hit.trailing_zeros() as usize;
+                let index = index_of(first + u64::from(hit.trailing_zeros()));
+                let slot = usize::from(level * SLOTS + index);
                 hit &= hit - 1;
                 let mut key = std::mem::replace(&mut self.slots[slot], NIL);
                 while let Some(timer) = self.timers.get_mut(key as usize) {
@@ -173,11 +175,16 @@ impl Wheel {
         let at = due.div_ceil(1 << shift).min(farthest);
         let index = index_of(at);
         timer.slot = level * SLOTS + index;
-        timer.previous = NIL;
-        let following = std::mem::replace(&mut self.slots[usize::from(timer.slot)], key);
-        timer.next = following;
-        if let Some(following) = self.timers.get_mut(following as usize) {
-            following.previous = key;
+        timer.next = NIL;
+        let first = &mut self.slots[usize::from(timer.slot)];
+        if *first == NIL {
+            *first = key;
+        }
+        let first = *first;
+        let last = std::mem::replace(&mut self.timers[first as usize].previous, key);
+        if first != key {
+            self.timers[last as usize].next = key;
+            self.timers[key as usize].previous = last;
         }
         self.occupied[usize::from(level)] |= 1 << index;
         self.next = self.next.min(at << shift);
@@ -190,17 +197,19 @@ impl Wheel {
             return;
         }
         let (previous, following) = (timer.previous, timer.next);
-        if let Some(following) = self.timers.get_mut(following as usize) {
-            following.previous = previous;
+        let first = &mut self.slots[usize::from(slot)];
+        if *first == key {
+            *first = following;
+        } else {
+            self.timers[previous as usize].next = following;
         }
-        if let Some(previous) = self.timers.get_mut(previous as usize) {
-            previous.next = following;
+        let first = self.slots[usize::from(slot)];
+        if first == NIL {
+            self.occupied[usize::from(slot / SLOTS)] &= !(1 << (slot % SLOTS));
             return;
         }
-        self.slots[usize::from(slot)] = following;
-        if following == NIL {
-            self.occupied[usize::from(slot / SLOTS)] &= !(1 << (slot % SLOTS));
-        }
+        let behind = if following == NIL { first } else { following };
+        self.timers[behind as usize].previous = previous;
     }
 
     /// The tick at which a slot that has timers begins.
@@ -284,6 +293,50 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn timers_of_the_same_time_fire_in_the_order_in_which_they_were_set() {
+        let fired = |wheel: &mut Wheel, now| {
+            let mut fired = Vec::new();
+            wheel.advance(now, |value| fired.push(value));
+            fired
+        };
+        for time in [1, 100, 126, 127, 5_000] {
+            let wheel = &mut Wheel::new();
+            let keys: Vec<_> = (0..6).map(|value| wheel.add(value)).collect();
+            for &key in &keys {
+                wheel.set(key, 40 + time, || 40);
+            }
+            // One is taken from each end of the list, and from its middle.
+            for at in [0, 3, 5] {
+                wheel.set(keys[at], 41, || 40);
+            }
+            assert_eq!(
+                fired(wheel, 41),
+                if time == 1 {
+                    vec![0, 1, 2, 3, 4, 5]
+                } else {
+                    vec![0, 3, 5]
+                }
+            );
+            wheel.set(keys[3], 40 + time, || 41);
+            assert_eq!(
+                fired(wheel, 40 + 2 * time),
+                if time == 1 { vec![3] } else { vec![1, 2, 4, 3] }
+            );
+            assert_eq!(wheel.next(), UNSET);
+        }
+        // Timers of different times fire in the order of these even if the wheel is advanced late.
+        let wheel = &mut Wheel::new();
+        for time in [90, 110, 100] {
+            let key = wheel.add(time);
+            wheel.set(key, time.into(), || 0);
+        }
+        let key = wheel.add(130);
+        wheel.advance(80, |_| ());
+        wheel.set(key, 130, || 80);
+        assert_eq!(fired(wheel, 200), [90, 100, 110, 130]);
     }
 
     #[test]
