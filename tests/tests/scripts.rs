@@ -90,6 +90,27 @@ hosts:
             task { channel.push(0) }
             [200, {}, [[channel.shift, channel.shift, channel.shift].inspect]]
           end
+      /refused:
+        mruby.handler: |
+          lambda do |env|
+            channel = H2O::Channel.new
+            refused = begin
+              Fiber.new { channel.shift }.resume
+            rescue FiberError
+              "refused"
+            end
+            task { sleep 0.01; channel.push(1) }
+            [200, {}, ["#{refused}, then #{channel.shift}"]]
+          end
+      /sleeps:
+        mruby.handler: |
+          lambda do |env|
+            ended = []
+            channel = H2O::Channel.new
+            5.times { |i| task { sleep 0.01; ended << i; channel.push(i) } }
+            5.times { channel.shift }
+            [200, {}, [ended.inspect]]
+          end
       /unreachable:
         mruby.handler: |
           lambda do |env|
@@ -363,6 +384,9 @@ fn waiting_scripts_hold_nobody_up_and_tasks_talk_by_channels() {
     server.ask("GET /late").must_be("200 OK\n\nevaluated");
     server.ask("GET /sleep").must_be("200 OK\n\n0");
     server.ask("GET /channel").must_be("200 OK\n\n[0, 1, nil]");
+    // A wait that is refused takes no part in the queue.
+    server.ask("GET /refused").must_be("200 OK\n\nrefused, then 1");
+    server.ask("GET /sleeps").must_be("200 OK\n\n[0, 1, 2, 3, 4]");
 }
 
 #[test]

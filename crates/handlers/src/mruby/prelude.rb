@@ -169,11 +169,7 @@ module H2O
     end
 
     def shift
-      while @queue.empty?
-        parked = Parked.new
-        @waiting.push(parked)
-        parked.wait
-      end
+      Parked.new.wait_in(@waiting) while @queue.empty?
       @queue.shift
     end
   end

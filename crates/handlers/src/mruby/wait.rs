@@ -22,11 +22,15 @@ pub(super) fn define(vm: &Vm) -> Result<(), Value> {
         vm.object(call.receiver, Parked::default())
             .map_err(Leave::Raise)
     })?;
-    vm.define(parked, "wait", |vm, call| {
+    // The entry comes into the list only if the strand may wait: nobody removes the entry of one that goes on at once with an exception.
+    vm.define(parked, "wait_in", |vm, call| {
+        let [list] = call.arguments.exactly()?;
         let ticket = vm.suspend_for(call.receiver)?;
         vm.with_object(call.receiver, |parked: &Parked| {
             *parked.0.borrow_mut() = Some(ticket);
         })?;
+        vm.call(list, "push", &[call.receiver])
+            .map_err(Leave::Raise)?;
         Err(Leave::Wait)
     })?;
     vm.define(parked, "resume", |vm, call| {
