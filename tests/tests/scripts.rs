@@ -385,8 +385,12 @@ fn waiting_scripts_hold_nobody_up_and_tasks_talk_by_channels() {
     server.ask("GET /sleep").must_be("200 OK\n\n0");
     server.ask("GET /channel").must_be("200 OK\n\n[0, 1, nil]");
     // A wait that is refused takes no part in the queue.
-    server.ask("GET /refused").must_be("200 OK\n\nrefused, then 1");
-    server.ask("GET /sleeps").must_be("200 OK\n\n[0, 1, 2, 3, 4]");
+    server
+        .ask("GET /refused")
+        .must_be("200 OK\n\nrefused, then 1");
+    server
+        .ask("GET /sleeps")
+        .must_be("200 OK\n\n[0, 1, 2, 3, 4]");
 }
 
 #[test]

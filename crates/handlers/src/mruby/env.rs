@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use h2o_exchange::{Address, Exchange, LocalSite, Reroutes, Route, ServerSoftware};
 use h2o_http::{Known, Name, RequestHead, Version};
-use h2o_mruby::{LazyHash, Leave, Rooted, Value, Vm};
+use h2o_mruby::{Kind, LazyHash, Leave, Rooted, Value, Vm};
 use rustc_hash::FxHashMap;
 
 use super::objects::{ClassCell, Classes, RequestState};
@@ -116,7 +116,9 @@ pub(super) fn define(vm: &Vm, class: Value) -> Result<(), Value> {
     // Ruby calls this method for a key whose entry does not exist yet; it makes the entry.
     vm.define(class, "default", |vm, call| {
         let source = vm.source_of(call.receiver)?;
-        let Some(text) = vm.bytes(call.arguments.get(0)) else {
+        let name = call.arguments.get(0);
+        let text = (name.kind() == Kind::String).then(|| vm.bytes(name));
+        let Some(text) = text.flatten() else {
             return Ok(Value::nil());
         };
         // The Hash refers to its source meanwhile, so the garbage collector does not free the source.
@@ -161,13 +163,25 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
                 vm.hash_set(hash, keys.get(vm, &text)?, value)?;
             }
         }
-        // The Hash can have entries that are not from the request: the literal `{**env, a: 1}` copies the Hash, and adds `a` to the
-        // copy without calling a method that would fill it first. They come last.
+        // Entries that are not from the request, such as those that a sub-request adds, come last.
         for (key, value) in made_keys.iter().zip(made) {
             vm.hash_set(hash, *key, value)?;
         }
         Ok(())
     })?
+}
+
+/// The Hash with all entries, for scripts that may copy it in a way that [makes no entries](Vm::copies_hashes).
+pub(super) fn whole(vm: &Vm, request: &Request) -> Result<Value, Value> {
+    let names = request.keys();
+    let hash = vm.hash(names.len())?;
+    let keys = vm.local::<Keys>();
+    for name in names {
+        if let Some(value) = request.value(vm, &name)? {
+            vm.hash_set(hash, keys.get(vm, &name)?, value)?;
+        }
+    }
+    Ok(hash)
 }
 
 /// The source of a Hash that describes a request: it makes the entries. It has a copy of the facts about the request,

@@ -135,10 +135,15 @@ fn begin(
     let request = RequestState::new(exchange);
     let source = machine.env.source(exchange, &request);
     let finish = Rc::clone(&request) as Rc<dyn Finish>;
-    let hash = machine.env.hash;
-    machine
-        .vm
-        .spawn_lazy(app, hash, source, script.context(), finish);
+    let (vm, hash) = (&machine.vm, machine.env.hash);
+    if vm.copies_hashes() {
+        vm.scope(|| match super::env::whole(vm, &source) {
+            Ok(hash) => vm.spawn(app, hash, script.context(), finish),
+            Err(exception) => drop(finish.finish(vm, Err(exception))),
+        });
+    } else {
+        vm.spawn_lazy(app, hash, source, script.context(), finish);
+    }
     request
 }
 

@@ -134,6 +134,7 @@ pub struct Vm {
     /// `resume_name` is the method that resumes a strand, `source_name` the key of the source of a lazy Hash.
     pub(crate) resume_name: Cell<u64>,
     pub(crate) source_name: Cell<u64>,
+    copies_hashes: Cell<bool>,
     /// An Array, registered with the garbage collector, of all values that Rust has rooted.
     roots: Cell<u64>,
     free_roots: RefCell<Vec<usize>>,
@@ -244,6 +245,7 @@ impl Vm {
             strand_class: Cell::new(Value::nil().0),
             resume_name: Cell::new(Value::nil().0),
             source_name: Cell::new(Value::nil().0),
+            copies_hashes: Cell::default(),
             roots: Cell::new(Value::nil().0),
             free_roots: RefCell::default(),
             root_count: Cell::new(0),
@@ -278,7 +280,8 @@ impl Vm {
                 ffi::shim_prepare(self.raw, self.watched.watch);
             }
             self.resume_name.set(self.symbol("__h2o_resume")?.0);
-            self.source_name.set(self.symbol("source")?.0);
+            // A name that no script uses as a key.
+            self.source_name.set(self.symbol("H2O::Env source")?.0);
             let module = self.module(None, "H2O")?;
             self.define_strands(module)?;
             for define in environment::PARTS.iter().chain(options.parts) {
@@ -527,6 +530,13 @@ impl Vm {
         })
     }
 
+    /// Whether a compiled script may copy Hashes by `**`. The VM does this without a call of a method, so the copy of a
+    /// [lazy Hash](LazyHash) lacks the entries that were not read before.
+    #[must_use]
+    pub const fn copies_hashes(&self) -> bool {
+        self.copies_hashes.get()
+    }
+
     /// Compiles a script, whose first line has the number `line` in `file`. The code that is returned is for
     /// [`Vm::evaluate`]; it is valid as long as other values are.
     ///
@@ -544,6 +554,9 @@ impl Vm {
             len: 0,
             message: [0; 512],
         };
+        let is_copying = text.as_ref().windows(2).any(|pair| pair == b"**");
+        self.copies_hashes
+            .set(self.copies_hashes.get() || is_copying);
         let file = to_c(file);
         let start = c_int::try_from(line).unwrap_or(c_int::MAX);
         let compiled = self.run_named(Op::Compile, text.as_ref(), |work| {
