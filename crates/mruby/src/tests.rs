@@ -218,6 +218,20 @@ fn a_script_that_yields_itself_or_waits_in_its_own_fiber_gets_an_error() {
     assert!(got.contains("FiberError"), "{got}");
     assert!(vm.local::<Waiting>().0.borrow().is_empty());
     assert_eq!(evaluate(&vm, "Fiber.new { Fiber.yield 3 }.resume"), "3");
+    let fiber = "f = Fiber.new { |a, b = 5| [a, b, Fiber.yield(b)] }";
+    assert_eq!(
+        evaluate(
+            &vm,
+            &format!("{fiber}; [f.resume([1]), f.resume(7), f.alive?]")
+        ),
+        "[5, [1, 5, 7], false]"
+    );
+    assert_eq!(
+        evaluate(&vm, "Fiber.new { def named() 6 end; named }.resume"),
+        "6"
+    );
+    let got = evaluate(&vm, "Fiber.new");
+    assert_eq!(got, "raised no block given (ArgumentError)");
 }
 
 #[test]
@@ -235,6 +249,8 @@ fn tasks_run_at_once_and_go_on_by_themselves() {
     let heard = Rc::clone(&lost);
     vm.on_lost(move |vm, exception| heard.borrow_mut().push(vm.describe(exception)));
     assert_eq!(evaluate(&vm, "task { raise 'alone' }; 5"), "5");
+    let in_fiber = "Fiber.new { b = proc { $a = 1 }; task { b.call; $b = 2 } }.resume; [$a, $b]";
+    assert_eq!(evaluate(&vm, in_fiber), "[1, 2]");
     assert_eq!(*lost.borrow(), ["alone (RuntimeError)"]);
     let got = evaluate(
         &vm,

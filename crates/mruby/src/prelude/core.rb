@@ -1,12 +1,25 @@
 H2O::MAIN = self
 
+class Fiber
+  class << self
+    alias_method :__new, :new
+
+    # mruby forgets to which class the outermost block of a fiber belongs: `def` raises an exception there, and a strand that calls a block
+    # made there stops at the end of that block. So the block of a script is not the outermost one.
+    def new(&block)
+      return __new unless block
+      __new { |*arguments| block.call(*arguments) }
+    end
+  end
+end
+
 module H2O
   # A fiber that runs jobs one after the other by calling one object. No exception may leave the fiber, hence the second `rescue`.
   class Strand < Fiber
     def self.make(callable)
       # A local variable, because Ruby would look up a constant at each use.
       server = H2O
-      new do |argument|
+      __new do |argument|
         while true
           begin
             begin
