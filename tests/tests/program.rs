@@ -123,6 +123,14 @@ fn wrong_usage_ends_with_78() {
         (&["-c", &path, "-m", "sleepy"], "unknown mode:sleepy"),
         (&["-c", &path, "-m", "Worker"], "unknown mode:Worker"),
         (
+            &["-t", "-c", &path, "reload"],
+            "the command comes first: `h2o reload [options]`",
+        ),
+        (
+            &["-t", "-c", &path, "top"],
+            "the command comes first: `h2o top [options]`",
+        ),
+        (
             &["-c", "/no/such/file.conf"],
             "could not open configuration file /no/such/file.conf: No such file or directory",
         ),

@@ -1,8 +1,17 @@
 //! The command line of `h2o`. H2O compatibility: H2O applies options from left to right, accepts abbreviations of long options, and
-//! ignores words that are no options.
+//! ignores words that are no options. H2O has no commands: the name of a command behind the options is refused.
 
 use crate::getopt::{Argument, CommandLine, Known, help, letter, long};
 use crate::usage::{Operands, Usage};
+
+/// The words that name a command if the command line begins with them.
+pub(crate) const COMMANDS: &[&str] = &[
+    "reload",
+    "top",
+    "compress",
+    #[cfg(feature = "mruby")]
+    "mruby",
+];
 
 /// The action that the command line asks for.
 pub(crate) enum Command {
@@ -21,7 +30,7 @@ pub(crate) struct Options {
     pub(crate) config: Option<String>,
     pub(crate) mode: Mode,
     /// The first word of the command line that is not an option. H2O compatibility: H2O ignores such words; this server
-    /// ignores them if a configuration is given.
+    /// ignores them if a configuration is given and the first of them is not the name of a command.
     pub(crate) stray: Option<String>,
     /// `--strict`, which H2O does not have: whether warnings make the test of a configuration fail.
     pub(crate) is_strict: bool,
@@ -125,7 +134,13 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
             }
         }
     }
-    Ok(Command::Run(options))
+    match options.stray.as_deref() {
+        // The server would start although the user wants something else.
+        Some(word) if COMMANDS.contains(&word) => Err(format!(
+            "unexpected argument: {word} (the command comes first: `h2o {word} [options]`)"
+        )),
+        Some(_) | None => Ok(Command::Run(options)),
+    }
 }
 
 /// Applies one option. Returns an action if the option, such as `--help`, asks for one in place of serving.
@@ -211,6 +226,11 @@ mod tests {
     fn options_are_read_as_getopt_long_reads_them() {
         let run = |config: Option<&str>, mode| Ok((config.map(str::to_string), mode));
         let version = format!("h2o version {}", h2o_handlers::SERVER_VERSION);
+        let misplaced = |word: &str| {
+            Err(format!(
+                "unexpected argument: {word} (the command comes first: `h2o {word} [options]`)"
+            ))
+        };
         let cases: &[(&[&str], Read)] = &[
             (&[], run(None, Mode::Worker)),
             (&["-c", "a"], run(Some("a"), Mode::Worker)),
@@ -224,6 +244,13 @@ mod tests {
             (&["-m", "Worker"], Err("unknown mode:Worker".into())),
             (&["--ver", "--nonsense"], Err(version.clone())),
             (&["-vx"], Err(version)),
+            (
+                &["-c", "reload", "a", "reload"],
+                run(Some("reload"), Mode::Worker),
+            ),
+            (&["-c", "a", "reload"], misplaced("reload")),
+            (&["-t", "top", "-c", "a"], misplaced("top")),
+            (&["-m", "master", "--", "compress"], misplaced("compress")),
             (
                 &["-x"],
                 Err("h2o: invalid option -- 'x' (see h2o --help)".into()),

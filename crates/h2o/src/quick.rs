@@ -13,6 +13,7 @@ use h2o_log::reason;
 
 use signal_hook::iterator::Signals;
 
+use crate::options::COMMANDS;
 use crate::parent::Parent;
 use crate::run;
 use crate::{DEFAULT_CONFIG, Failure, INSTALLED_CONFIG};
@@ -44,15 +45,6 @@ impl Source for BuiltIn {
         OsSource.glob(pattern)
     }
 }
-
-/// The words that name a command if the command line begins with them.
-const COMMANDS: &[&str] = &[
-    "reload",
-    "top",
-    "compress",
-    #[cfg(feature = "mruby")]
-    "mruby",
-];
 
 /// Serves the current directory.
 ///
