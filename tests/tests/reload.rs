@@ -37,7 +37,7 @@ fn ask(connection: &mut Raw, path: &str) -> String {
 
 /// The value of a number on the status page.
 fn status_number(server: &Server, name: &str) -> u64 {
-    let text = server.ask("GET /status/json?show=reloads").text();
+    let text = server.ask("GET /status/json?show=main,reloads").text();
     let key = format!("\"{name}\": ");
     let found = text.split_once(&key).map(|(_, rest)| rest);
     let digits = found.and_then(|rest| rest.split([',', '\n', '}']).next());
@@ -495,9 +495,11 @@ fn listeners_appear_and_vanish() {
     let second = "listen: { host: 127.0.0.1, port: @SECONDPORT@ }";
     let unix = "listen: { type: unix, port: @DIR@/socket }";
     let mut server = Setup::new(&with("")).start();
+    assert_eq!(status_number(&server, "listeners"), 1);
     let mut kept = server.connect();
     server.write_config(&with(&format!("{second}\n{unix}")));
     server.reload();
+    assert_eq!(status_number(&server, "listeners"), 3);
     let port = server.port_of("SECONDPORT");
     let mut other = Raw::connect(port);
     assert_eq!(ask(&mut other, "/a"), "302 /here");
@@ -509,6 +511,7 @@ fn listeners_appear_and_vanish() {
         .expect("the socket is connected");
     server.write_config(&with(""));
     server.reload();
+    assert_eq!(status_number(&server, "listeners"), 1);
     // A connection that the removed listener accepted may send one more request; the response closes it.
     assert_eq!(ask(&mut other, "/a"), "302 /here close");
     let refused = std::net::TcpStream::connect(("127.0.0.1", port));
@@ -533,6 +536,7 @@ fn listeners_appear_and_vanish() {
         "{text}"
     );
     assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
+    assert_eq!(status_number(&server, "listeners"), 2);
 }
 
 #[test]

@@ -21,12 +21,20 @@ pub(crate) struct Current {
     site: Arc<Site>,
     tls: TlsListeners,
     services: Vec<RunningService>,
-    /// The open listeners, each with its number.
-    open: Vec<(Endpoint, ListenerId)>,
+    open: Vec<OpenListener>,
     /// The addresses whose connections arrive at the inherited socket of another listener, as long as that is open.
     covered: Vec<Covered>,
     /// The number that the last new listener got; the next one gets the number after it.
     next_id: u32,
+}
+
+/// A listener that is open.
+#[derive(Clone)]
+struct OpenListener {
+    endpoint: Endpoint,
+    id: ListenerId,
+    /// Number of its listening sockets: one for all workers, or one per worker.
+    sockets: usize,
 }
 
 /// A running background service of a configuration; it stops when `running` is dropped.
@@ -70,8 +78,13 @@ impl Current {
 
     /// Whether connections to this address arrive already.
     pub(crate) fn is_open(&self, endpoint: &Endpoint) -> bool {
-        self.open.iter().any(|(open, _)| open == endpoint)
+        self.open.iter().any(|open| open.endpoint == *endpoint)
             || self.covered.iter().any(|covered| covered.ipv4 == *endpoint)
+    }
+
+    /// Number of listening sockets.
+    pub(crate) fn listening_sockets(&self) -> usize {
+        self.open.iter().map(|open| open.sockets).sum()
     }
 
     /// Returns one [`Generation`] for each worker: the listeners of the configuration, with the sockets that were opened for them.
@@ -98,18 +111,23 @@ impl Current {
         for (index, listener) in configured.0.iter().enumerate() {
             let sockets = bound.next_if(|(of, _)| *of == index);
             let mut known = self.open.iter();
-            let known = known.find(|(endpoint, _)| *endpoint == listener.endpoint);
-            let id = match (known, &sockets) {
-                (Some((_, id)), _) => *id,
-                (None, Some(_)) => {
+            let known = known.find(|open| open.endpoint == listener.endpoint);
+            let listening = match (known, &sockets) {
+                (Some(known), _) => known.clone(),
+                (None, Some((_, sockets))) => {
                     self.next_id += 1;
-                    ListenerId(self.next_id)
+                    OpenListener {
+                        endpoint: listener.endpoint.clone(),
+                        id: ListenerId(self.next_id),
+                        sockets: sockets.len(),
+                    }
                 }
                 // The listener has no socket: the machine lacks its address family, or its connections arrive at an inherited socket of
                 // another listener.
                 (None, None) => continue,
             };
-            open.push((listener.endpoint.clone(), id));
+            let id = listening.id;
+            open.push(listening);
             let tls = self
                 .tls
                 .add(listener, running.map(|running| &running.tls))?;
@@ -146,7 +164,7 @@ impl Current {
         }
         self.open = open;
         let open = &self.open;
-        (self.covered).retain(|covered| open.iter().any(|(open, _)| *open == covered.by));
+        (self.covered).retain(|covered| open.iter().any(|open| open.endpoint == covered.by));
         Ok(out)
     }
 

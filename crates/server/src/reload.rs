@@ -41,6 +41,7 @@ impl Server {
         // No step after this one can fail, so the old configuration never has to be restored.
         let settings = loaded.settings();
         set_limits(&self.shared, &settings, workers);
+        (self.shared.listeners).store(next.listening_sockets(), Relaxed);
         warnings.extend(settings_that_need_restart(
             self.current.site(),
             &loaded.site,

@@ -103,7 +103,7 @@ impl Server {
         let on_end: Arc<OnWorkerEnd> = Arc::new(on_end);
         let settings = loaded.settings();
         let plan = worker_plan(&settings);
-        let shared = Arc::new(shared(&settings, bound.len(), plan.len()));
+        let shared = Arc::new(shared(&settings, plan.len()));
         let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
         let mut current = Current::new(loaded, resumption);
         let handover = bound.handover.take();
@@ -114,6 +114,7 @@ impl Server {
                 .unwrap_or_default(),
         );
         let generations = current.share_out(loaded, bound, plan.len(), &mpsc::channel().0, None)?;
+        (shared.listeners).store(current.listening_sockets(), Relaxed);
         let (ready, is_ready) = mpsc::channel();
         let mut server = Self {
             threads: Vec::new(),
@@ -294,7 +295,7 @@ impl StatusReport {
 }
 
 /// The state that the workers of a process share.
-fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared {
+fn shared(settings: &ServerSettings, workers: usize) -> Shared {
     let descriptors = Arc::new(Descriptors::of_process());
     let shared = Shared {
         started: h2o_exchange::Clock::default().unix(),
@@ -304,7 +305,7 @@ fn shared(settings: &ServerSettings, listeners: usize, workers: usize) -> Shared
         quic_connections: AtomicUsize::new(0),
         limits: ConnectionLimits::default(),
         buffers: BufferLimits::default(),
-        listeners: listeners.into(),
+        listeners: AtomicUsize::new(0),
         workers: OnceLock::new(),
         reloads: Reloads::default(),
         is_ending: AtomicBool::new(false),
@@ -332,10 +333,12 @@ pub(crate) fn only_config(
 ) -> Result<(WorkerConfig, UnboundedSender<Order>), String> {
     let settings = loaded.settings();
     let resumption = Resumption::new(&loaded.site.settings.get::<ResumptionSettings>());
-    let shared = Arc::new(shared(&settings, bound.len(), 1));
-    let mut generation = Current::new(loaded, resumption)
+    let shared = Arc::new(shared(&settings, 1));
+    let mut current = Current::new(loaded, resumption);
+    let mut generation = current
         .share_out(loaded, bound, 1, &mpsc::channel().0, None)?
         .remove(0);
+    (shared.listeners).store(current.listening_sockets(), Relaxed);
     // A copy of the settings, because tests change them.
     generation.settings = Arc::new(ServerSettings::clone(&settings));
     let (sender, orders) = unbounded_channel();
