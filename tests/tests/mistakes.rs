@@ -47,10 +47,21 @@ fn folder() -> Folder {
         "broken.yaml",
         "default:\n  paths:\n    /:\n      file.dri: /srv\n",
     );
+    folder.write("empty.keys", "[]\n");
+    folder.write("expired.keys", ticket_key(1000, 2000));
     certs::self_signed(&folder, "site", Key::EcPkcs8, "www.example.com");
     certs::expired(&folder, "expired", "www.example.com");
     certs::key(&folder, "other", Key::EcPkcs8);
     folder
+}
+
+/// A file with one key for session tickets that is valid between these times.
+fn ticket_key(not_before: u64, not_after: u64) -> String {
+    format!(
+        "- name: {}\n  cipher: aes-256-cbc\n  hash: sha256\n  key: {}\n  not_before: {not_before}\n  not_after: {not_after}\n",
+        "0a".repeat(16),
+        "0b".repeat(96),
+    )
 }
 
 /// Name of the user that the server runs as.
@@ -70,6 +81,27 @@ fn what_is_amiss_is_not_kept_back_at_start() {
         "/missing does not exist (column 19; requests get 404)",
     ] {
         assert!(server.messages().contains(text), "{}", server.messages());
+    }
+}
+
+#[test]
+fn a_server_does_not_call_useless_ticket_keys_loaded() {
+    let config = "
+listen: @PORT@
+ssl-session-resumption: { mode: ticket, ticket-store: file, ticket-file: @DIR@/keys }
+hosts: { default: { paths: { /: { file.dir: @DIR@ } } } }
+";
+    let loaded = "session ticket secrets have been (re)loaded";
+    for (keys, is_useful) in [
+        ("[]", false),
+        (&ticket_key(1000, 2000), false),
+        (&ticket_key(1000, u64::from(u32::MAX)), true),
+    ] {
+        let server = Setup::new(config).file("keys", keys).start();
+        let messages = server.messages();
+        let useless = messages.matches("/keys is valid now").count();
+        assert_eq!(useless, usize::from(!is_useful), "{keys}: {messages}");
+        assert_eq!(messages.contains(loaded), is_useful, "{keys}: {messages}");
     }
 }
 

@@ -68,7 +68,7 @@ impl Resource for SharedTicketFile {
 
     fn check(&self) -> Option<Error> {
         let mut error = self.place.clone();
-        error.message = TicketFile::new(&self.path).poll(unix_now()).err()?;
+        error.message = TicketFile::new(&self.path).poll(unix_now()).failure?;
         Some(error.with_hint("without its keys clients make full handshakes"))
     }
 }
@@ -79,9 +79,20 @@ pub(crate) struct TicketFile {
     path: Box<str>,
     /// The text of the file that was read last. It is compared as a whole, because a new file may have the same size and times.
     text: Option<Vec<u8>>,
-    /// Why the last attempt to read the file failed, so that the same failure is logged once.
+    /// The keys of that text.
+    keys: KeyRing,
+    /// What was wrong at the last poll, so that the same failure is logged once.
     failure: Option<String>,
     next_poll: u64,
+}
+
+/// What a poll of the ticket file has found.
+#[derive(Debug, Default)]
+pub(crate) struct Poll {
+    /// The keys of the file, if it has changed since the last poll.
+    pub(crate) keys: Option<KeyRing>,
+    /// The line for the error log, if the file cannot be read or has no key that encrypts tickets now.
+    pub(crate) failure: Option<String>,
 }
 
 /// Which users other than the server's may read or write the file; `None` for none.
@@ -105,6 +116,7 @@ impl TicketFile {
         Self {
             path: path.into(),
             text: None,
+            keys: KeyRing::default(),
             failure: None,
             next_poll: 0,
         }
@@ -123,26 +135,20 @@ impl TicketFile {
     }
 
     fn poll_and_log(&mut self, now: u64) -> Option<KeyRing> {
-        match self.poll(now) {
-            Ok(ring) => {
-                if self.is_news(None) || ring.is_some() {
-                    report!(notice, "session ticket secrets have been (re)loaded");
-                }
-                ring
-            }
-            Err(line) => {
-                if self.is_news(Some(&line)) {
-                    report!(error, "{line}");
-                }
-                None
-            }
+        let poll = self.poll(now);
+        let is_news = self.is_news(&poll);
+        match &poll.failure {
+            Some(line) if is_news => report!(error, "{line}"),
+            None if is_news => report!(notice, "session ticket secrets have been (re)loaded"),
+            Some(_) | None => {}
         }
+        poll.keys
     }
 
-    /// Notes that reading the file has failed for this reason, or has succeeded. Returns whether that was different the last time.
-    fn is_news(&mut self, failure: Option<&str>) -> bool {
-        let is_news = self.failure.as_deref() != failure;
-        self.failure = failure.map(str::to_owned);
+    /// Whether the result of a poll is to be logged: the keys are new, or the failure differs from that of the poll before.
+    fn is_news(&mut self, poll: &Poll) -> bool {
+        let is_news = poll.keys.is_some() || self.failure != poll.failure;
+        self.failure.clone_from(&poll.failure);
         is_news
     }
 
@@ -160,11 +166,32 @@ impl TicketFile {
     }
 
     /// Reads the keys, if the file has changed. If reading fails, the old keys stay in use.
+    pub(crate) fn poll(&mut self, now: u64) -> Poll {
+        self.next_poll = now + POLL_SECS;
+        match self.read() {
+            Ok(keys) => {
+                // Keys also expire while the file stays as it is.
+                let is_useless = self.keys.active(now).is_none();
+                let failure = is_useless.then(|| {
+                    format!(
+                        "no session ticket secret in file:{} is valid now, by `not_before` and `not_after`",
+                        self.path
+                    )
+                });
+                Poll { keys, failure }
+            }
+            Err(line) => Poll {
+                keys: None,
+                failure: Some(line),
+            },
+        }
+    }
+
+    /// Returns the keys if the file has changed.
     ///
     /// # Errors
     /// The line for the error log.
-    pub(crate) fn poll(&mut self, now: u64) -> Result<Option<KeyRing>, String> {
-        self.next_poll = now + POLL_SECS;
+    fn read(&mut self) -> Result<Option<KeyRing>, String> {
         let path = &*self.path;
         let text = h2o_opener::read(path.as_ref()).map_err(|error| {
             let reason = h2o_log::reason(&error);
@@ -177,6 +204,7 @@ impl TicketFile {
             format!("failed to load session ticket secrets from file:{path}:{error}")
         })?;
         self.text = Some(text);
+        self.keys = keys.clone();
         Ok(Some(keys))
     }
 }
@@ -192,7 +220,7 @@ mod tests {
         let path = directory.path().join("keys").to_str().unwrap().to_owned();
         let mut file = TicketFile::new(&path);
         assert!(file.is_due(0));
-        let error = file.poll(100).unwrap_err();
+        let error = file.poll(100).failure.unwrap();
         assert_eq!(
             error,
             format!(
@@ -211,24 +239,62 @@ mod tests {
             std::fs::rename(&new, &path).unwrap();
         };
         write(&entry(&[]));
-        assert!(file.poll(110).unwrap().is_some());
-        assert!(file.poll(120).unwrap().is_none());
+        assert!(file.poll(1110).keys.is_some());
+        assert!(file.poll(1120).keys.is_none());
         write("nonsense");
-        let error = file.poll(130).unwrap_err();
-        assert!(error.starts_with(&format!(
+        let polls = [1130, 1140].map(|now| file.poll(now));
+        let failure = polls[0].failure.clone().unwrap();
+        assert!(failure.starts_with(&format!(
             "failed to load session ticket secrets from file:{path}:"
         )));
         // The error is returned again at each check until the file is correct, but logged once.
-        let again = file.poll(140).unwrap_err();
-        let news = [Some(&*error), Some(&*again), None, None].map(|failure| file.is_news(failure));
-        assert_eq!(news, [true, false, true, false]);
+        let [first, again] = polls.map(|poll| file.is_news(&poll));
+        assert!(first && !again);
         // The text that was read last before the error counts as unchanged; a text with another key of the same length is a
         // change.
         write(&entry(&[]));
-        assert!(file.poll(150).unwrap().is_none());
+        let unchanged = file.poll(1150);
+        assert!(unchanged.keys.is_none() && unchanged.failure.is_none());
+        assert!(file.is_news(&unchanged) && !file.is_news(&unchanged));
         write(&entry(&[("name", &"1".repeat(32))]));
-        let ring = file.poll(160).unwrap().unwrap();
+        let ring = file.poll(1160).keys.unwrap();
         assert!(ring.key_of(&[0x11; 16], 1500).is_some());
+    }
+
+    #[test]
+    fn a_file_without_a_usable_key_is_not_passed_over_in_silence() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys").to_str().unwrap().to_owned();
+        let useless = Some(format!(
+            "no session ticket secret in file:{path} is valid now, by `not_before` and `not_after`"
+        ));
+        // The key is valid from 1000 to 2000.
+        let one = entry(&[]);
+        for (text, now, is_useless) in [
+            ("[]", 1500, true),
+            (&one, 999, true),
+            (&one, 1000, false),
+            (&one, 1999, false),
+            (&one, 2000, true),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let polled = TicketFile::new(&path).poll(now);
+            assert!(polled.keys.is_some());
+            let want = useless.clone().filter(|_| is_useless);
+            assert_eq!(polled.failure, want, "{text} {now}");
+        }
+        // A key that expires while the server runs is reported once.
+        let mut file = TicketFile::new(&path);
+        let mut logged = |now| {
+            let poll = file.poll(now);
+            file.is_news(&poll).then_some(poll.failure)
+        };
+        assert_eq!(logged(1990), Some(None));
+        assert_eq!(logged(2000), Some(useless.clone()));
+        assert_eq!(logged(2010), None);
+        std::fs::write(&path, "[]").unwrap();
+        assert_eq!(logged(2020), Some(useless));
+        assert_eq!(logged(2030), None);
     }
 
     #[test]
