@@ -157,7 +157,7 @@ impl Current {
                         .and_then(|entry| entry.settings.origins.clone()),
                     proxy_protocol: listener.proxy_protocol,
                     is_unix: listener.unix_path().is_some(),
-                    unix_buffers: (listener.sndbuf, listener.rcvbuf),
+                    unix_buffers: (listener.socket.sndbuf, listener.socket.rcvbuf),
                     quic: listener.quic.clone(),
                 });
             }

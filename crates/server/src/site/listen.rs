@@ -49,11 +49,7 @@ pub(crate) struct Listener {
     pub(crate) hosts: Option<Vec<u32>>,
     pub(crate) tls: Vec<TlsEntry>,
     pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) sndbuf: Option<usize>,
-    pub(crate) rcvbuf: Option<usize>,
-    /// Name of the TCP congestion control; `None` for `auto`.
-    pub(crate) congestion: Option<Arc<str>>,
-    pub(crate) unix: UnixMode,
+    pub(crate) socket: SocketOptions,
     /// The settings of QUIC, if this is a QUIC listener.
     pub(crate) quic: Option<Arc<QuicSettings>>,
 }
@@ -79,12 +75,35 @@ pub(crate) struct TlsEntry {
     pub(crate) settings: Arc<TlsSettings>,
 }
 
-/// Owner and permissions of the file of a Unix socket.
+/// The options of a listening socket. An option that the kind of socket does not have is `None`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UnixMode {
+pub(crate) struct SocketOptions {
+    /// Size of the send buffer in bytes.
+    pub(crate) sndbuf: Option<usize>,
+    /// Size of the receive buffer in bytes.
+    pub(crate) rcvbuf: Option<usize>,
+    /// Name of the TCP congestion control; `None` for `auto`.
+    pub(crate) congestion: Option<Arc<str>>,
+    /// Owner, group and permissions of the file of a Unix socket.
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) group: Option<Arc<str>>,
     pub(crate) permission: Option<u32>,
+}
+
+impl SocketOptions {
+    /// The names of the attributes of `listen` that have other values in `other`.
+    pub(crate) fn differences(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        let differs = [
+            ("sndbuf", self.sndbuf != other.sndbuf),
+            ("rcvbuf", self.rcvbuf != other.rcvbuf),
+            ("cc", self.congestion != other.congestion),
+            ("owner", self.owner != other.owner),
+            ("group", self.group != other.group),
+            ("permission", self.permission != other.permission),
+        ];
+        let differs = differs.into_iter().filter(|(_, differs)| *differs);
+        differs.map(|(name, _)| name)
+    }
 }
 
 pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[Directive {
@@ -385,10 +404,7 @@ struct SslMapping<'a> {
 struct ListenOptions<'a> {
     tls: Option<SslMapping<'a>>,
     proxy_protocol: ProxyProtocol,
-    sndbuf: Option<usize>,
-    rcvbuf: Option<usize>,
-    congestion: Option<Arc<str>>,
-    unix: UnixMode,
+    socket: SocketOptions,
     quic: Option<Arc<QuicSettings>>,
 }
 
@@ -422,22 +438,25 @@ impl<'a> ListenOptions<'a> {
                     .with_hint("write octal digits such as `660`")
             })
         });
-        let unix = UnixMode {
+        let mut socket = SocketOptions {
+            sndbuf: size("sndbuf")?,
+            rcvbuf: size("rcvbuf")?,
+            congestion: text("cc")?.filter(|name| **name != *"auto"),
             owner: text("owner")?,
             group: text("group")?,
             permission: permission.transpose()?,
         };
-        if let (Some(owner), Some(name)) = (attributes.get("owner"), &unix.owner)
+        if let (Some(owner), Some(name)) = (attributes.get("owner"), &socket.owner)
             && find_user(name).is_none()
         {
             return Err(owner.error(format!("failed to obtain uid of user:{name}: Not found")));
         }
-        if let (Some(group), Some(name)) = (attributes.get("group"), &unix.group)
+        if let (Some(group), Some(name)) = (attributes.get("group"), &socket.group)
             && find_group(name).is_none()
         {
             return Err(group.error(format!("failed to obtain gid of group:{name}: Not found")));
         }
-        if let (Some(group), None) = (attributes.get("group"), &unix.owner) {
+        if let (Some(group), None) = (attributes.get("group"), &socket.owner) {
             return Err(group
                 .error("`group` cannot be used without `owner`")
                 .with_hint("add `owner: USER`"));
@@ -453,6 +472,7 @@ impl<'a> ListenOptions<'a> {
                 node,
                 "`owner`, `group` and `permission` are ignored without `type: unix`",
             );
+            (socket.owner, socket.group, socket.permission) = (None, None, None);
         }
         if let Some(node) = attributes.get("initcwnd").filter(|_| !is_quic) {
             warn(
@@ -479,10 +499,9 @@ impl<'a> ListenOptions<'a> {
                 }
             }
         }
-        let mut congestion = text("cc")?.filter(|name| **name != *"auto");
         if is_unix && let Some(node) = attributes.get("cc") {
             warn(scope, command, node, "`cc` is ignored on unix sockets");
-            congestion = None;
+            socket.congestion = None;
         }
         let proxy_protocol = attributes
             .get("proxy-protocol")
@@ -517,19 +536,22 @@ impl<'a> ListenOptions<'a> {
                     .error("QUIC support requires TLS 1.3")
                     .with_hint("leave `max-version` out"));
             }
+            let quic = quic::parse(attributes, scope, command)?;
             return Ok(Self {
                 tls,
-                quic: Some(Arc::new(quic::parse(attributes, scope, command)?)),
-                ..Self::default()
+                proxy_protocol: ProxyProtocol::Off,
+                socket: SocketOptions {
+                    sndbuf: quic.send_buffer,
+                    rcvbuf: quic.receive_buffer,
+                    ..SocketOptions::default()
+                },
+                quic: Some(Arc::new(quic)),
             });
         }
         Ok(Self {
             tls,
             proxy_protocol,
-            sndbuf: size("sndbuf")?,
-            rcvbuf: size("rcvbuf")?,
-            congestion,
-            unix,
+            socket,
             quic: None,
         })
     }
@@ -566,22 +588,29 @@ fn bind(
                     })
                     .collect(),
                 proxy_protocol: options.proxy_protocol,
-                sndbuf: options.sndbuf,
-                rcvbuf: options.rcvbuf,
-                congestion: options.congestion.clone(),
-                unix: options.unix.clone(),
+                socket: options.socket.clone(),
                 quic: options.quic.clone(),
             });
             continue;
         };
-        if options.quic != listener.quic {
+        let mut warn_of_lost = |place: &Node, what: &str| {
             warnings.push(format!(
-                "[warning] [{}:{}] in command listen, the QUIC settings given here have no effect: the `listen` at {}:{} is for the same address and comes first",
-                node.pos.file(),
-                node.pos.line(),
+                "[warning] [{}:{}] in command listen, {what} no effect: the `listen` at {}:{} is for the same address and comes first",
+                place.pos.file(),
+                place.pos.line(),
                 listener.pos.file(),
                 listener.pos.line(),
             ));
+        };
+        if options.quic != listener.quic {
+            warn_of_lost(node, "the QUIC settings given here have");
+        } else if let Ok(attributes) = node.attributes(ATTRIBUTES) {
+            for name in options.socket.differences(&listener.socket) {
+                // A `listen` without the attribute asks for no value of its own.
+                if let Some(given) = attributes.get(name) {
+                    warn_of_lost(given, &format!("`{name}` has"));
+                }
+            }
         }
         match (&options.tls, listener.tls.is_empty()) {
             (Some(_), true) => {
@@ -737,14 +766,6 @@ pub(crate) fn set_alternative_services(hosts: &mut [Host], listeners: &Listeners
 }
 
 impl Listener {
-    /// The sizes of the send and receive buffer, in bytes, that the configuration gives the listener's sockets.
-    pub(crate) fn buffer_sizes(&self) -> (Option<usize>, Option<usize>) {
-        match &self.quic {
-            Some(quic) => (quic.send_buffer, quic.receive_buffer),
-            None => (self.sndbuf, self.rcvbuf),
-        }
-    }
-
     /// Whether clients of the listener use TLS.
     pub(crate) fn is_tls(&self) -> bool {
         !self.tls.is_empty()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use h2o_acme::Loader;
-use h2o_exchange::{Endpoint, Site};
+use h2o_exchange::Site;
 use h2o_tls::ResumptionSettings;
 
 use crate::site::acme::loader;
@@ -90,22 +90,8 @@ fn changed_socket_options(running: &Site, next: &Site) -> Vec<String> {
         let Some(kept) = kept.find(|kept| kept.endpoint == listener.endpoint) else {
             continue;
         };
-        let (send_before, receive_before) = kept.buffer_sizes();
-        let (send, receive) = listener.buffer_sizes();
-        let is_tcp = matches!(listener.endpoint, Endpoint::Tcp(_));
-        let differs = [
-            ("sndbuf", send_before != send),
-            ("rcvbuf", receive_before != receive),
-            ("cc", is_tcp && kept.congestion != listener.congestion),
-            ("owner", kept.unix.owner != listener.unix.owner),
-            ("group", kept.unix.group != listener.unix.group),
-            (
-                "permission",
-                kept.unix.permission != listener.unix.permission,
-            ),
-        ];
-        let differs = differs.into_iter().filter(|(_, differs)| *differs);
-        changed.extend(differs.map(|(name, _)| format!("`{name}` of `listen` {}", listener.label)));
+        let differs = kept.socket.differences(&listener.socket);
+        changed.extend(differs.map(|name| format!("`{name}` of `listen` {}", listener.label)));
     }
     changed
 }

@@ -143,7 +143,7 @@ pub(crate) fn bind_new(
                     // A supervisor like start_server knows neither: everybody can connect to the sockets that it opens.
                     let owner = owner_ids(listener);
                     let owner = owner.map_err(|error| listener.error(error).to_string())?;
-                    let set = set_access(path, owner, listener.unix.permission);
+                    let set = set_access(path, owner, listener.socket.permission);
                     bound.warnings.extend(set.err());
                 }
                 tune(&socket, listener, &mut bound.warnings)
@@ -472,7 +472,7 @@ fn set_buffer_sizes(
     listener: &Listener,
     warnings: &mut Vec<String>,
 ) -> io::Result<()> {
-    let (send, receive) = listener.buffer_sizes();
+    let (send, receive) = (listener.socket.sndbuf, listener.socket.rcvbuf);
     let mut compare = |name, limit, wanted, got: rustix::io::Result<usize>| {
         // The kernel doubles the size that it is told, and returns the doubled size.
         let Ok(got) = got.map(|got| got / 2) else {
@@ -523,7 +523,7 @@ fn tune_tcp(socket: &OwnedFd, listener: &Listener, warnings: &mut Vec<String>) -
     // Accepted sockets inherit TCP_NODELAY.
     sockopt::set_tcp_nodelay(socket, true)?;
     set_buffer_sizes(socket, listener, warnings)?;
-    match &listener.congestion {
+    match &listener.socket.congestion {
         None => prefer_bbr(socket),
         Some(name) => {
             if let Err(error) = sockopt::set_tcp_congestion(socket, name) {
@@ -571,7 +571,7 @@ fn bind_unix(
     };
     let socket = open(warnings)
         .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
-    set_access(path, owner_ids(listener)?, listener.unix.permission)?;
+    set_access(path, owner_ids(listener)?, listener.socket.permission)?;
     Ok(socket)
 }
 
@@ -626,12 +626,12 @@ pub fn refuse_live_socket(path: &Path) -> io::Result<()> {
 
 /// The ids of the user and group that own the file of a Unix socket, if its listener names an owner.
 fn owner_ids(listener: &Listener) -> Result<Option<(u32, u32)>, String> {
-    let Some(owner) = &listener.unix.owner else {
+    let Some(owner) = &listener.socket.owner else {
         return Ok(None);
     };
     let user = crate::site::users::find_user(owner)
         .ok_or_else(|| format!("failed to obtain uid of user:{owner}: Not found"))?;
-    let group = match &listener.unix.group {
+    let group = match &listener.socket.group {
         None => user.gid,
         Some(group) => crate::site::users::find_group(group)
             .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
