@@ -167,12 +167,16 @@ fn a_port_that_is_taken_is_named() {
 
 #[test]
 fn a_log_that_cannot_be_opened_is_named() {
-    let want = "failed to open log file:/no/such/log:No such file or directory\n";
-    for directive in ["access-log", "error-log"] {
+    let want = "failed to open log file:/no/such/log:No such file or directory";
+    for (directive, place) in [
+        ("access-log", "h2o.conf:2] in command access-log, "),
+        ("error-log", ""),
+    ] {
         let config = format!("listen: @PORT@\n{directive}: /no/such/log\n{SITE}");
         let refused = Setup::new(&config).try_start().unwrap_err();
         assert_eq!(refused.code, Some(78), "{}", refused.stderr);
-        assert!(refused.stderr.contains(want), "{}", refused.stderr);
+        let want = format!("{place}{want}");
+        assert!(refused.stderr.contains(&want), "{}", refused.stderr);
     }
 }
 

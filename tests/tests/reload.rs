@@ -81,7 +81,7 @@ fn a_broken_configuration_changes_nothing_and_says_so() {
         ),
         (
             &site("access-log: @DIR@/missing/log", &redirect("/a", "two")),
-            "failed to open log file",
+            "h2o.conf:1] in command access-log, failed to open log file:",
         ),
         (
             &site("max-connections: 4000000000", &redirect("/a", "two")),
@@ -144,6 +144,22 @@ fn h2o_reload_ends_with_the_answer_of_the_server() {
             (78, String::new(), text.clone())
         );
     }
+    // `h2o reload` also says in which line the log is that cannot be opened.
+    server.write_config(&site(
+        "pid-file: @DIR@/pid\naccess-log: { path: @DIR@/missing/log }",
+        &redirect("/a", "three"),
+    ));
+    let log = server.folder.name_of("missing/log");
+    assert_eq!(
+        h2o_reload(&server, &[]),
+        (
+            78,
+            String::new(),
+            format!(
+                "[{path}:2] in command access-log, failed to open log file:{log}:No such file or directory (column 21)\n"
+            )
+        )
+    );
     // `h2o reload` names the changes that need a restart of the server.
     server.write_config(&site(
         "pid-file: @DIR@/pid\nnum-threads: 7\nerror-log: @DIR@/other\nssl-session-resumption: { mode: ticket, lifetime: 100 }",

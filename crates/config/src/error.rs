@@ -59,6 +59,13 @@ impl Error {
         }
     }
 
+    /// The error with another description.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
+        self
+    }
+
     /// The error as the text of a warning, if the configuration is loaded in spite of it.
     #[must_use]
     pub fn to_warning(&self) -> String {

@@ -68,7 +68,7 @@ pub use protocol::Protocol;
 pub use request_body::{BodyPipe, RequestBody};
 pub use scope::{
     BackgroundService, BackgroundServices, ConfiguredUser, Features, FilterFactory, GuardFactory,
-    Resource, Resources, Scope, Sweep, WorkerStart, WorkerStarts,
+    PlacedResource, Resource, Resources, Scope, Sweep, WorkerStart, WorkerStarts,
 };
 pub use settings_map::{Setting, SettingsMap};
 pub use site::{Host, HostName, LocalSite, PathRoute, RerouteLimits, Route, Site};

@@ -54,7 +54,7 @@ impl PathCheck {
         Self {
             need,
             path: path.into(),
-            place: node.error("").in_command(command.name, &node.pos),
+            place: command.error_at(node, ""),
         }
     }
 
@@ -221,8 +221,7 @@ impl PathCheck {
     }
 
     fn error(&self, message: String, hint: &str) -> Error {
-        let mut error = self.place.clone();
-        error.message = message;
+        let error = self.place.clone().with_message(message);
         error.with_hint(hint)
     }
 }

@@ -46,8 +46,8 @@ pub trait Resource: Send + Sync {
     fn open(&self) -> Result<(), String>;
 
     /// Looks, with the rights of the user who starts the server, for what [`Self::open`] would report, without changing anything. Called
-    /// when a configuration is only tested.
-    fn check(&self) -> Option<Error> {
+    /// when a configuration is only tested. Returns the message and a hint.
+    fn check(&self) -> Option<(String, &'static str)> {
         None
     }
 
@@ -70,7 +70,42 @@ pub struct ConfiguredUser(pub Option<Arc<str>>);
 
 /// The files and pipes that a configuration uses, in the order in which they are opened.
 #[derive(Clone, Default)]
-pub struct Resources(pub Vec<Arc<dyn Resource>>);
+pub struct Resources(pub Vec<PlacedResource>);
+
+/// A file or pipe, and where the configuration names it. A reload may take the file or pipe over from the running configuration, which
+/// names it elsewhere.
+#[derive(Clone)]
+pub struct PlacedResource {
+    /// The file or pipe.
+    pub resource: Arc<dyn Resource>,
+    /// An error that has the position in the configuration, and no text.
+    place: Error,
+}
+
+impl Resources {
+    /// Adds a file or pipe. `place` is an error that has its position in the configuration, and no text.
+    pub fn add(&mut self, place: Error, resource: Arc<dyn Resource>) {
+        self.0.push(PlacedResource { resource, place });
+    }
+}
+
+impl PlacedResource {
+    /// Calls [`Resource::open`].
+    ///
+    /// # Errors
+    /// The failure, with the position in the configuration.
+    pub fn open(&self) -> Result<(), Error> {
+        let opened = self.resource.open();
+        opened.map_err(|text| self.place.clone().with_message(text))
+    }
+
+    /// Calls [`Resource::check`]. The error has the position in the configuration.
+    #[must_use]
+    pub fn check(&self) -> Option<Error> {
+        let (text, hint) = self.resource.check()?;
+        Some(self.place.clone().with_message(text).with_hint(hint))
+    }
+}
 
 /// A service that runs on its own threads while the workers run, such as health checks.
 pub trait BackgroundService: Send + Sync {

@@ -93,7 +93,7 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         Kind::Sequence => return Err(command.error("node must be a scalar or a mapping")),
     };
     let name = path.scalar()?;
-    let target = LogTarget::of(scope, name);
+    let target = LogTarget::of(scope, name, command.error_at(path, ""));
     if name
         .strip_prefix('|')
         .is_some_and(|program| program.trim().is_empty())

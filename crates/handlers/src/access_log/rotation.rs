@@ -108,7 +108,8 @@ pub fn rotate_logs(scope: &mut Scope, error_log: Option<&str>) {
         error_log,
     });
     let resources: &mut Resources = scope.shared.edit();
-    resources.0.push(Arc::<RotationService>::clone(&service));
+    // The service opens nothing, so there is no failure that would need a place.
+    resources.add(Error::new(""), Arc::<RotationService>::clone(&service) as _);
     let services: &mut BackgroundServices = scope.shared.edit();
     services.0.push(service);
 }

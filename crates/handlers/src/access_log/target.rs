@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use h2o_config::Error;
 use h2o_exchange::{BackgroundService, BackgroundServices, Resource, Resources, Scope};
 use h2o_log::reason;
 
@@ -22,8 +23,9 @@ pub(super) fn all(scope: &Scope) -> Vec<Arc<h2o_log::Target>> {
 }
 
 impl LogTarget {
-    /// The log target for `path`, which is opened together with the other resources of the configuration.
-    pub(super) fn of(scope: &mut Scope, path: &str) -> Arc<Self> {
+    /// The log target for `path`, which is opened together with the other resources of the configuration. `place` is an error that
+    /// has the position of the path in the configuration, and no text.
+    pub(super) fn of(scope: &mut Scope, path: &str, place: Error) -> Arc<Self> {
         let targets = scope.shared.edit::<Targets>();
         if let Some(target) = targets.0.get(path) {
             return Arc::clone(target);
@@ -37,7 +39,7 @@ impl LogTarget {
         let targets = scope.shared.edit::<Targets>();
         targets.0.insert(path.into(), Arc::clone(&target));
         let resources = scope.shared.edit::<Resources>();
-        resources.0.push(Arc::<Self>::clone(&target));
+        resources.add(place, Arc::<Self>::clone(&target) as _);
         let services = scope.shared.edit::<BackgroundServices>();
         services.0.push(Arc::<Self>::clone(&target));
         target

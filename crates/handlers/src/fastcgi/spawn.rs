@@ -64,7 +64,8 @@ pub(super) fn spawn(scope: &mut Scope, command: &Command<'_>) -> Result<(), Erro
     let next = Application::new(text, user, scope.shared.get::<ConfiguredUser>().0.clone());
     let application = take_over(scope, next);
     let path = application.socket();
-    scope.shared.edit::<Resources>().0.push(application);
+    let resources = scope.shared.edit::<Resources>();
+    resources.add(command.error(""), application);
     super::add_handler(scope, command, vec![super::unix_url(&path).into()])
 }
 

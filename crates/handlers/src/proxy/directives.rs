@@ -379,7 +379,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
                 return Err(command.error("num-name-resolution-threads must be >=1"));
             }
             let resources = scope.shared.edit::<Resources>();
-            resources.0.push(Arc::new(ResolverThreads(count)));
+            resources.add(command.error(""), Arc::new(ResolverThreads(count)));
             Ok(())
         },
     ),

@@ -76,12 +76,9 @@ impl LoadedConfig {
     /// # Errors
     /// The error message for the administrator.
     pub fn open_resources(&self) -> Result<(), String> {
-        self.site
-            .shared
-            .get::<Resources>()
-            .0
-            .iter()
-            .try_for_each(|resource| resource.open())
+        let resources = self.site.shared.get::<Resources>();
+        let opened = resources.0.iter().try_for_each(|resource| resource.open());
+        opened.map_err(|error| error.to_string())
     }
 
     /// Fetches the OCSP response of each certificate once, and reports the outcome by `say`.
@@ -95,7 +92,7 @@ impl LoadedConfig {
     #[must_use]
     pub fn reopen_resources(&self) -> Vec<String> {
         let resources = self.site.shared.get::<Resources>();
-        let reopened = resources.0.iter().map(|resource| resource.reopen());
+        let reopened = (resources.0.iter()).map(|resource| resource.resource.reopen());
         reopened.filter_map(Result::err).collect()
     }
 }

@@ -84,7 +84,7 @@ impl LoadedConfig {
     /// configuration.
     pub fn announce(&self) {
         for resource in &self.site.shared.get::<Resources>().0 {
-            resource.announce();
+            resource.resource.announce();
         }
         announce(&self.site.shared.get::<Listeners>(), &self.settings());
     }

@@ -52,7 +52,7 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         if command.node.one_of(&["OFF", "kernel", "zerocopy"])? == 1 {
             let is_possible = Arc::clone(&scope.edit::<OffloadSettings>().is_possible);
             let resources = scope.shared.edit::<Resources>();
-            resources.0.push(Arc::new(KernelTlsProbe(is_possible)));
+            resources.add(command.error(""), Arc::new(KernelTlsProbe(is_possible)));
         }
         Ok(())
     },

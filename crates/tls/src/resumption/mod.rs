@@ -125,7 +125,7 @@ pub const DIRECTIVES: &[Directive<Scope>] = &[Directive {
         let store = settings.tickets.as_ref().map(|tickets| &tickets.store);
         if let Some(TicketStore::File(file)) = store {
             let resources = scope.shared.edit::<Resources>();
-            resources.0.push(Arc::new(file.clone()));
+            resources.add(file.place().clone(), Arc::new(file.clone()));
         }
         *scope.edit::<ResumptionSettings>() = settings;
         Ok(())

@@ -42,6 +42,11 @@ impl SharedTicketFile {
         }
     }
 
+    /// The position of the path in the configuration: an error without text.
+    pub(crate) const fn place(&self) -> &Error {
+        &self.place
+    }
+
     /// Takes the keys that were read when the server opened its files; empty before.
     pub(crate) fn take(&self) -> (TicketFile, KeyRing) {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,10 +71,9 @@ impl Resource for SharedTicketFile {
         Ok(())
     }
 
-    fn check(&self) -> Option<Error> {
-        let mut error = self.place.clone();
-        error.message = TicketFile::new(&self.path).poll(unix_now()).failure?;
-        Some(error.with_hint("without its keys clients make full handshakes"))
+    fn check(&self) -> Option<(String, &'static str)> {
+        let failure = TicketFile::new(&self.path).poll(unix_now()).failure?;
+        Some((failure, "without its keys clients make full handshakes"))
     }
 }
 

@@ -87,15 +87,15 @@ fn apply(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
         None => 256 << 20,
     };
     let user = scope.shared.get::<h2o_exchange::ConfiguredUser>().0.clone();
-    let place = directory.error("").in_command(command.name, &directory.pos);
-    let next = VariantStore::new(path, size, user, place);
+    let next = VariantStore::new(path, size, user);
     let running = scope.running.as_ref();
     let running = running.and_then(|site| site.shared.get::<ConfiguredStore>().0.clone());
     let store = running.filter(|running| running.is_same_as(&next));
     let store = store.unwrap_or_else(|| Arc::new(next));
     let shared = &mut scope.shared;
     shared.edit::<ConfiguredStore>().0 = Some(Arc::clone(&store));
-    shared.edit::<Resources>().0.push(Arc::clone(&store) as _);
+    let place = command.error_at(directory, "");
+    (shared.edit::<Resources>()).add(place, Arc::clone(&store) as _);
     let maker = maker::Maker(store);
     shared.edit::<BackgroundServices>().0.push(Arc::new(maker));
     Ok(())

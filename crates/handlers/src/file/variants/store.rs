@@ -11,7 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
-use h2o_config::Error;
 use h2o_exchange::Resource;
 use h2o_log::reason;
 use nix::unistd::{Uid, User, geteuid};
@@ -63,8 +62,6 @@ pub(in crate::file) struct VariantStore {
     size: u64,
     /// The value of the directive `user`: the user that the server runs as.
     running_user: Option<Arc<str>>,
-    /// Position of the path in the configuration.
-    place: Error,
     queue: Mutex<Queue>,
     /// Wakes the compressing thread when `queue` has changed.
     changed: Condvar,
@@ -84,18 +81,11 @@ pub(super) struct Queue {
 }
 
 impl VariantStore {
-    /// `place` is an error that has the position of the path in the configuration, and no text.
-    pub(super) fn new(
-        directory: Box<[u8]>,
-        size: u64,
-        running_user: Option<Arc<str>>,
-        place: Error,
-    ) -> Self {
+    pub(super) fn new(directory: Box<[u8]>, size: u64, running_user: Option<Arc<str>>) -> Self {
         Self {
             directory: Path::new(OsStr::from_bytes(&directory)).into(),
             size,
             running_user,
-            place,
             queue: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -279,7 +269,7 @@ impl Resource for VariantStore {
         self.prepare()
     }
 
-    fn check(&self) -> Option<Error> {
+    fn check(&self) -> Option<(String, &'static str)> {
         let directory = &self.directory;
         let parent = directory.parent().filter(|it| !it.as_os_str().is_empty());
         let message = match fs::metadata(directory) {
@@ -292,9 +282,7 @@ impl Resource for VariantStore {
                 format!("there is no directory {}", shown(parent))
             }
         };
-        let mut error = self.place.clone();
-        error.message = message;
-        Some(error.with_hint("the server does not start with it"))
+        Some((message, "the server does not start with it"))
     }
 }
 
