@@ -46,7 +46,7 @@ impl Attempt {
         if local.upstream.settings.fastcgi.is_some() {
             let backend = self.backends.reusable()?;
             let connection = local.fastcgi.take(backend, now, |connection| {
-                connection.check(!self.body.can_resend())
+                connection.check(!self.body.is_whole())
             })?;
             return Some(Connection::Fastcgi(connection, Reuse::Idle));
         }
@@ -58,9 +58,9 @@ impl Attempt {
         match connection_choice {
             ConnectionChoice::Http1 => {
                 self.by_http1 = true;
-                // A body that cannot be resent must not be lost on a connection that the backend has just closed, so
-                // ask the kernel.
-                let thoroughly = !self.body.can_resend();
+                // A streamed body, which can hardly be sent again, must not be lost on a connection that the backend has just
+                // closed, so ask the kernel.
+                let thoroughly = !self.body.is_whole();
                 let backend = self.backends.reusable()?;
                 let connection = local.http1.take(backend, now, thoroughly)?;
                 Some(Connection::Http1(connection, Reuse::Idle))

@@ -67,7 +67,7 @@ async fn retry(
     mut unanswered: Unanswered,
 ) -> Result<Reply, Failure> {
     let upstream = &local.upstream;
-    let is_free = unanswered.hit_closed_connection() && attempt.body.can_resend();
+    let is_free = unanswered.hit_closed_connection() && attempt.body.rewind();
     let Some((retry, budget)) = &upstream.retry else {
         if !is_free {
             return Err(unanswered.failure);

@@ -33,11 +33,20 @@ impl ReadyBody {
         Self { body, whole: None }
     }
 
-    /// Whether the whole body is kept, so that it can be sent again to another backend.
-    pub(crate) const fn can_resend(&self) -> bool {
+    /// Whether the whole body is here, so that it can be sent again however much of it an attempt sends.
+    pub(crate) const fn is_whole(&self) -> bool {
         match self.body {
             RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => true,
             RequestBody::Stream(_) => false,
+        }
+    }
+
+    /// Makes the body ready to be sent from its start again after a failed attempt. Returns `false` if a part of a streamed body is
+    /// gone. Bytes of a tunnel are [kept](h2o_exchange::BodyPipe::keep) until the backend answers.
+    pub(crate) fn rewind(&self) -> bool {
+        match &self.body {
+            RequestBody::None | RequestBody::Bytes(_) | RequestBody::File(_) => true,
+            RequestBody::Stream(pipe) => pipe.is_kept() && pipe.rewind(),
         }
     }
 

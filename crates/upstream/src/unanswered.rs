@@ -90,14 +90,13 @@ impl Unanswered {
         self.failure.refused && self.reuse == Reuse::Shared
     }
 
-    /// Whether a retry is safe: the backend cannot have processed the request, or the request is idempotent.
+    /// Whether a retry is safe: the backend cannot have processed the request, or the request is idempotent. The body is made
+    /// ready to be sent again.
     pub(crate) fn is_safe(&self, backends: &BackendChoice, body: &ReadyBody) -> bool {
         match self.failure.cause {
             FailureCause::NotConnected => backends.has_untried(),
-            FailureCause::NotSent => body.can_resend(),
-            FailureCause::Silent | FailureCause::NotAnswered => {
-                self.is_idempotent && body.can_resend()
-            }
+            FailureCause::NotSent => body.rewind(),
+            FailureCause::Silent | FailureCause::NotAnswered => self.is_idempotent && body.rewind(),
             FailureCause::NoDescriptor
             | FailureCause::TimedOut
             | FailureCause::Client
@@ -141,6 +140,9 @@ mod tests {
         use h2o_exchange::{BodyPipe, RequestBody};
         let kept = ReadyBody::from(RequestBody::Bytes(bytes::Bytes::from_static(b"x")));
         let stream = ReadyBody::from(RequestBody::Stream(Rc::new(BodyPipe::default())));
+        let pipe = Rc::new(BodyPipe::default());
+        pipe.keep();
+        let kept_stream = ReadyBody::from(RequestBody::Stream(Rc::clone(&pipe)));
         let cases = [
             // Each case: the cause of the failure, and whether a retry is safe for an idempotent method, for another method, and
             // with a streamed body.
@@ -165,6 +167,8 @@ mod tests {
                 is_safe(true, &stream),
             );
             assert_eq!(got, (idempotent, not, streamed), "{cause:?}");
+            pipe.abandon();
+            assert_eq!(is_safe(true, &kept_stream), idempotent, "{cause:?}");
         }
         while backends
             .next(&two, tokio::time::Instant::now().into_std())

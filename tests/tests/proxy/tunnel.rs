@@ -66,6 +66,42 @@ fn the_method_of_an_upgrade_is_passed_on() {
 }
 
 #[test]
+fn an_upgrade_is_sent_again_if_its_pooled_connection_is_closed_at_the_same_moment() {
+    let backend = Backend::start(|talk: &mut Talk| {
+        let mut is_reused = false;
+        while let Some(request) = talk.read_head() {
+            if is_reused {
+                // The backend closes the connection as if it had done so just before this request.
+                return;
+            }
+            is_reused = true;
+            if request.field("upgrade").is_none() {
+                talk.send(FINE);
+                continue;
+            }
+            talk.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\n\r\nready\n");
+            return talk.read_to_end();
+        }
+    });
+    for settings in ["", "proxy.retry: ON"] {
+        let server = proxy(&format!("{ON}\n{settings}"), &backend);
+        server.ask("GET /").must_be("200 OK\n\nfine");
+        let mut client = server.connect();
+        client.send(UPGRADE);
+        assert_eq!(client.read_head().code(), 101, "{settings}");
+        assert_eq!(client.read_exactly(6), b"ready\n");
+        server.ask("GET /").must_be("200 OK\n\nfine");
+        let mut client = Http2::open(server.port(), &[]);
+        client.send_frame(&extended("echo"));
+        client.read_until("the opening of the tunnel", |client| {
+            client.answer(1).is_over() || client.answer(1).text() == "ready\n"
+        });
+        assert_eq!(client.answer(1).status(), 200, "{settings}");
+    }
+    assert_eq!(backend.connections(), 8);
+}
+
+#[test]
 fn bytes_that_come_with_the_request_are_not_lost() {
     let backend = echoing();
     let server = proxy(ON, &backend);

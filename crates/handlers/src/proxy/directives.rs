@@ -127,7 +127,7 @@ pub(crate) const DIRECTIVES: &[Directive<Scope>] = &[
             "OFF|ON, or a mapping",
             "`ON` where backends are checked, actively or passively",
             "Not in H2O: a request that got no response is retried if nothing of it was sent, or if its method is idempotent \
-             and its body was not streamed. `ON` stands for the defaults.",
+             and its body was not streamed, or was kept for `reproxy`. `ON` stands for the defaults.",
             |scope, command| {
                 let retry = health_policy::retry(command.node)?;
                 settings(scope).checks.retry = Some(retry);

@@ -105,6 +105,8 @@ impl Upload {
             broken: None,
         };
         match &mut upload.content {
+            // Until the tunnel is open, the request can be sent again over another connection.
+            Content::Stream(pipe) if hold == HoldReason::Tunnel => pipe.keep(),
             _ if hold != HoldReason::Nothing => {}
             Content::Nothing => engine.finish(None, &mut upload.out),
             Content::Bytes(_) => upload.send_bytes(engine),
@@ -122,7 +124,10 @@ impl Upload {
     }
 
     /// Sends the body from now on, if it was held back.
-    pub(super) const fn release(&mut self) {
+    pub(super) fn release(&mut self) {
+        if let (HoldReason::Tunnel, Content::Stream(pipe)) = (self.hold, &self.content) {
+            pipe.stop_keeping();
+        }
         self.hold = HoldReason::Nothing;
     }
 

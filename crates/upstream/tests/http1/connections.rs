@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use h2o_exchange::{Body, Trace};
+use h2o_exchange::{Body, BodyPipe, RequestBody, Trace};
 use h2o_http::Method;
 use h2o_upstream::{Balancing, FailureCause, UpstreamSettings};
 
@@ -201,11 +201,25 @@ fn a_connection_closed_at_the_same_moment_is_made_up_for_once() {
         method: Method::Put,
         ..post("content")
     };
+    let streamed = |is_kept: bool| {
+        let pipe = BodyPipe::default();
+        if is_kept {
+            pipe.keep();
+        }
+        pipe.push("content");
+        pipe.finish(Ok(()));
+        TestRequest {
+            body: RequestBody::Stream(Rc::new(pipe)),
+            ..put()
+        }
+    };
     // Each case: the request, its result, and the connections of all requests.
-    let cases: [(TestRequest, &str, &[usize]); 3] = [
+    let cases: [(TestRequest, &str, &[usize]); 5] = [
         (GET, "200 ok", &[0, 0, 1]),
         (put(), "200 ok", &[0, 0, 1]),
         (post("content"), "I/O error", &[0, 0]),
+        (streamed(true), "200 ok", &[0, 0, 1]),
+        (streamed(false), "I/O error", &[0, 0]),
     ];
     for (request, want, connections) in cases {
         let (address, heads) = closing_at_the_second();

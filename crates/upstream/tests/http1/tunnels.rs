@@ -10,8 +10,8 @@ use h2o_http::{BodyLength, Method};
 use h2o_upstream::UpstreamSettings;
 
 use crate::kit::{
-    GET, LONG, OK, TestRequest, backend, content, next, on_standing_clock, on_worker, pass, send,
-    settings, until, upstream,
+    GET, LONG, OK, TestRequest, ask, backend, content, next, on_standing_clock, on_worker, pass,
+    send, settings, until, upstream,
 };
 
 /// `SHORT` is a timeout, and `LATE` is how late it may fire.
@@ -119,6 +119,49 @@ fn a_refused_tunnel_is_an_ordinary_response() {
         assert_eq!(content(reply.body).await, (b"ok".to_vec(), Ok(())));
         assert!(pipe.is_abandoned());
     });
+}
+
+#[test]
+fn a_request_for_a_tunnel_is_sent_again_if_its_connection_is_closed_at_the_same_moment() {
+    // Each case: the method, the upgrade token, and the status of the result.
+    let cases = [
+        (Method::Get, "websocket", Ok(101)),
+        (Method::Post, "x", Err("I/O error".into())),
+        (Method::Connect, "", Err("I/O error".into())),
+    ];
+    for (method, upgrade, want) in cases {
+        let address = backend(|index, mut peer| {
+            peer.head();
+            if index > 0 {
+                peer.send("HTTP/1.1 101 x\r\n\r\n");
+                let early = peer.read(5);
+                peer.send(early);
+                return;
+            }
+            peer.send(OK);
+            // The backend closes the connection as if it had done so just before this request.
+            peer.head();
+        });
+        on_worker(|worker| async move {
+            let upstream = upstream(&[address], settings());
+            assert_eq!(ask(&worker, &upstream, GET).await, "200 ok");
+            let (request, pipe) = asking_for(method.clone(), upgrade);
+            // Bytes that the client sends before the response are not lost either.
+            pipe.push("early");
+            let reply = send(&worker, &upstream, request).await;
+            let got = reply.map(|reply| (reply.status.as_u16(), reply.body));
+            let status = got.as_ref().map(|(status, _)| *status);
+            assert_eq!(
+                status.map_err(|failure| failure.text.clone()),
+                want,
+                "{method:?}"
+            );
+            if let Ok((_, body)) = got {
+                assert_eq!(content(body).await, (b"early".to_vec(), Ok(())));
+                assert_eq!(pipe.kept(), 0, "copies of the tunnel's bytes are kept");
+            }
+        });
+    }
 }
 
 #[test]
