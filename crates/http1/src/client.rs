@@ -216,6 +216,12 @@ impl ClientConnection {
             && leftover.is_empty()
     }
 
+    /// Whether the connection stays open after the current request and its response, as far as both sides have said.
+    #[must_use]
+    pub const fn is_persistent(&self) -> bool {
+        self.is_persistent
+    }
+
     /// Whether the content is chunked, at least one chunk is complete and the next has not begun. If the server closes the
     /// connection now, it has left out the last chunk and perhaps the line end before it: the content is incomplete (RFC
     /// 9112 §8), but no chunk was cut off.

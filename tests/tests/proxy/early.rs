@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::{Sender, channel};
 
-use h2o_tests::http2::{Frame, Http2, encode, flag, get, kind, post};
-use h2o_tests::{Backend, Raw, Server, Talk};
+use h2o_tests::http2::{Frame, Http2, code, encode, flag, get, kind, post};
+use h2o_tests::{Backend, FINE, Raw, Server, Talk};
 
 use super::http2_upstream::Frames;
 use super::kit::proxy;
@@ -259,6 +259,53 @@ fn a_client_that_stalls_behind_its_answer_does_not_hold_the_backend() {
         client.answer(1).reset.is_some()
     });
     assert_eq!(client.ask(3, &get("/")).text(), "other");
+}
+
+/// After the grace, the stream ends without an error (RFC 9113 §8.1): its answer is complete.
+#[test]
+fn an_upload_ends_without_an_error_when_its_backend_has_answered_and_closes() {
+    // Each case: the path of the request, the beginning of the answer, and whether the backend closes the connection.
+    let cases = [
+        ("/a", "HTTP/1.1 200 OK", true),
+        ("/b", "HTTP/1.1 200 OK\r\nconnection: close", false),
+        ("/c", "HTTP/1.1 200 OK\r\nconnection: close, x", false),
+        ("/d", "HTTP/1.0 200 OK", false),
+    ];
+    let backend = Backend::start(move |talk: &mut Talk| {
+        let Some(head) = talk.read_head() else { return };
+        let case = cases.iter().find(|(path, ..)| *path == head.target());
+        let Some((_, answer, closes)) = case else {
+            talk.send(FINE);
+            return;
+        };
+        // If the backend closed the connection with unread bytes, it would be reset before the answer arrives.
+        let _ = talk.read_until(b"some\r\n");
+        talk.send(format!("{answer}\r\ncontent-length: 5\r\n\r\nearly"));
+        if !closes {
+            talk.read_to_end();
+        }
+    });
+    let settings = "http2-max-concurrent-streaming-requests-per-connection: 4";
+    let server = proxy(&format!("{PATIENT}\n{settings}"), &backend);
+    let mut client = Http2::open(server.port(), &[]);
+    let streams: Vec<u32> = (1..).step_by(2).take(cases.len()).collect();
+    for (stream, (path, ..)) in streams.iter().zip(cases) {
+        client.send_frames(&[
+            Frame::request_with_content(*stream, post(path)),
+            Frame::data(*stream, 0, "some"),
+        ]);
+    }
+    client.read_until("the end of each upload", |client| {
+        let mut streams = streams.iter();
+        streams.all(|stream| client.answer(*stream).reset.is_some())
+    });
+    for (stream, (path, ..)) in streams.iter().zip(cases) {
+        let answer = client.answer(*stream);
+        assert_eq!((answer.status(), answer.text()), (200, "early".into()));
+        let end = (answer.is_ended, answer.reset);
+        assert_eq!(end, (true, Some(code::NO_ERROR)), "{path}");
+    }
+    assert_eq!(client.ask(99, &get("/")).text(), "fine");
 }
 
 #[test]

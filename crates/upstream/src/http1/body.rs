@@ -79,7 +79,7 @@ impl ContentSource {
             return;
         };
         exchange.note_end();
-        if exchange.upload.is_done()
+        if exchange.ends_with_response()
             && let Some(exchange) = self.exchange.take()
         {
             exchange.finish(is_clean);
@@ -91,8 +91,8 @@ impl ContentSource {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Waits, after the end of the response, until the request has been sent; only then does the body end. H2O compatibility: H2O
-    /// does not stop a request because of an early response.
+    /// Waits, after the end of the response, until the request has been sent, or cannot be any more because the backend has closed the
+    /// connection; only then does the body end. H2O compatibility: H2O does not stop a request because of an early response.
     fn poll_request_end(
         &mut self,
         context: &mut Context<'_>,
@@ -102,16 +102,16 @@ impl ContentSource {
         let Some(exchange) = &mut self.exchange else {
             return Poll::Ready(None);
         };
-        let is_late = match went {
-            UploadProgress::Done | UploadProgress::Held => true,
-            UploadProgress::Blocked => exchange
-                .poll_timeout(context, WaitReason::Progress)
-                .is_ready(),
-            UploadProgress::Starved => exchange
-                .poll_timeout(context, WaitReason::Client)
-                .is_ready(),
+        let awaits = match went {
+            UploadProgress::Done | UploadProgress::Held => None,
+            UploadProgress::Blocked => Some(WaitReason::Progress),
+            UploadProgress::Starved => Some(WaitReason::Client),
         };
-        if !is_late {
+        if let Some(awaits) = awaits
+            && !exchange.ends_with_response()
+            && exchange.poll_closed(context).is_pending()
+            && exchange.poll_timeout(context, awaits).is_pending()
+        {
             return Poll::Pending;
         }
         if let Some(exchange) = self.exchange.take() {

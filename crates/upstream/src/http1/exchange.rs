@@ -32,6 +32,8 @@ pub(super) struct UpstreamExchange {
     /// Whether the backend may have responded without the whole request: the head of the response arrived before the whole request
     /// was sent, and the backend has not paused since.
     is_early: bool,
+    /// Whether the backend has answered with an error.
+    is_refused: bool,
     /// What the current timeout is for; `None` if no timeout runs.
     awaits: Option<WaitReason>,
     trace: Option<Rc<Trace>>,
@@ -81,6 +83,7 @@ impl UpstreamExchange {
             input: Vec::new(),
             has_begun: false,
             is_early: false,
+            is_refused: false,
             awaits: None,
             trace,
         }
@@ -179,6 +182,21 @@ impl UpstreamExchange {
         }
     }
 
+    /// Whether the exchange ends with the response. A backend that has refused the request, or that closes the connection after the
+    /// response, gets no more of the request (RFC 9112 §9.5, §9.6).
+    pub(super) fn ends_with_response(&self) -> bool {
+        self.upload.is_done() || self.is_refused || !self.connection.engine.is_persistent()
+    }
+
+    /// Waits, after the complete response, until the backend closes the connection. Bytes that it sends instead answer no request, so
+    /// that the connection is of no more use then either.
+    pub(super) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut input = self.pool.scratch.take_input();
+        let read = self.connection.stream.poll_receive(context, &mut input);
+        self.pool.scratch.put_input(input);
+        read.map(drop)
+    }
+
     fn on_closed(&mut self) -> Failure {
         let cause = match self.connection.engine.on_closed() {
             Err(UpstreamError::ClosedBeforeResponse) if self.upload.written == 0 => {
@@ -236,6 +254,7 @@ impl UpstreamExchange {
                         self.upload.release();
                     }
                     self.is_early = !self.upload.is_done();
+                    self.is_refused = response.status.as_u16() >= 400;
                     let engine = &mut self.connection.engine;
                     return Some(Ok(collect(engine, &input[taken..], Vec::new())));
                 }

@@ -241,14 +241,11 @@ fn reply(exchange: UpstreamExchange, mut response: ClientResponse, arrived: Rece
         && !is_tunnel
         && !exchange.connection.engine.ends_with_connection();
     let backend = exchange.connection.backend;
-    // The backend refuses the request, or closes the connection after the response, so the rest of the body is not sent (RFC 9112
-    // §9.3).
     if matches!(arrived.rest, BodyRemainder::Nothing { .. }) {
         exchange.note_end();
     }
-    let is_over = exchange.upload.is_done() || closes || status.as_u16() >= 400;
     let body = match arrived.rest {
-        BodyRemainder::Nothing { is_clean } if is_over => {
+        BodyRemainder::Nothing { is_clean } if exchange.ends_with_response() => {
             exchange.finish(is_clean);
             if arrived.content.is_empty() {
                 Body::Empty

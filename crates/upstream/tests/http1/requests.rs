@@ -335,6 +335,60 @@ fn a_refusal_ends_the_request() {
     });
 }
 
+/// Sends a request with a body that does not end. The backend sends the head of its response, and the content together with it
+/// (`at_once`) or when the head has arrived; then it closes the connection (`closes`) or reads on. Returns whether the response ends
+/// and the rest of the body is abandoned.
+fn ends_early(head: &'static str, at_once: bool, closes: bool) -> bool {
+    let (go, wait) = mpsc::channel();
+    let wait = Mutex::new(wait);
+    let address = backend(move |_, mut peer| {
+        peer.head();
+        // If the backend closed the connection with unread bytes, it would be reset before the response arrives.
+        peer.read("3\r\none\r\n".len());
+        let head = format!("{head}\r\ncontent-length: 2\r\n\r\n");
+        if at_once {
+            peer.send(head + "no");
+        } else {
+            peer.send(head);
+            wait.lock().unwrap().recv().unwrap();
+            peer.send("no");
+        }
+        if !closes {
+            peer.rest();
+        }
+    });
+    on_worker(|worker| async move {
+        let upstream = upstream(&[address], settings());
+        let (request, pipe) = streamed(BodyLength::Unknown);
+        pipe.push("one");
+        let reply = send(&worker, &upstream, request).await.unwrap();
+        go.send(()).unwrap();
+        let got = tokio::time::timeout(LONG / 2, content(reply.body)).await;
+        got == Ok((b"no".to_vec(), Ok(()))) && pipe.is_abandoned()
+    })
+}
+
+#[test]
+fn a_backend_that_closes_after_its_response_gets_no_more_of_the_request() {
+    // Each case: the head of the response, and whether the backend closes the connection.
+    let cases = [
+        ("HTTP/1.1 200 OK\r\nconnection: close", false),
+        ("HTTP/1.1 200 OK\r\nconnection: close, x", false),
+        ("HTTP/1.0 200 OK", false),
+        ("HTTP/1.1 413 Content Too Large", false),
+        ("HTTP/1.1 200 OK", true),
+    ];
+    let mut kept_up = Vec::new();
+    for (head, closes) in cases {
+        for at_once in [true, false] {
+            if !ends_early(head, at_once, closes) {
+                kept_up.push((head, at_once));
+            }
+        }
+    }
+    assert_eq!(kept_up, []);
+}
+
 #[test]
 fn a_client_that_breaks_off_is_no_complete_request() {
     let (sender, received) = mpsc::channel();
