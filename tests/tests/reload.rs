@@ -1,6 +1,8 @@
 //! Reloads of the configuration during requests, WebSockets and downloads.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
@@ -553,6 +555,50 @@ fn listeners_appear_and_vanish() {
     );
     assert_eq!(ask(&mut Raw::connect(port), "/a"), "302 /here");
     assert_eq!(status_number(&server, "listeners"), 2);
+}
+
+/// The running user may not write to the directory of the socket, but root, who started the server, may.
+#[test]
+fn unix_sockets_appear_and_vanish_in_a_directory_of_root() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let with = |extra: &str| format!("user: nobody\n{}", site(extra, &redirect("/a", "here")));
+    let unix = |more: &str| {
+        with(&format!(
+            "listen: {{ type: unix, port: @DIR@/socket{more} }}"
+        ))
+    };
+    let mut server = Setup::new(&with("")).start();
+    let socket = server.folder.at("socket");
+    let target = || {
+        let socket = socket.to_str().expect("the path is text");
+        curl(&["--unix-socket", socket, "http://a.test/a"])
+    };
+    let access = || {
+        let found = std::fs::metadata(&socket).expect("the socket has a file");
+        (found.uid(), found.mode() & 0o777)
+    };
+    for (more, owner, mode) in [
+        (", permission: 660", 0, 0o660),
+        (", permission: 606, owner: daemon", 1, 0o606),
+    ] {
+        server.write_config(&unix(more));
+        server.reload();
+        assert_eq!(target().code(), 302);
+        assert_eq!(access(), (owner, mode));
+        server.write_config(&with(""));
+        server.reload();
+        assert!(std::os::unix::net::UnixStream::connect(&socket).is_err());
+    }
+    // Root takes no socket from whoever listens there.
+    let other = UnixListener::bind(server.folder.at("other")).expect("a new socket");
+    std::fs::rename(server.folder.at("other"), &socket).expect("the test owns the file");
+    server.write_config(&unix(""));
+    server.hup("another program listens to it");
+    drop(other);
+    server.reload();
+    assert_eq!(target().code(), 302);
 }
 
 #[test]

@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use crate::direct::{self, SocketSpec};
 use crate::message::{receive, send, text_of};
 use crate::rotation::{self, Rotation};
+use crate::unix_socket::UnixSocketSpec;
 
 /// The only argument of a program that is to run as a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
@@ -43,6 +44,7 @@ pub(crate) enum Task {
     Remove = b'd',
     Rename = b'm',
     Bind = b'b',
+    UnixSocket = b'u',
     Learn = b'l',
 }
 
@@ -59,6 +61,7 @@ impl Task {
             Self::Remove,
             Self::Rename,
             Self::Bind,
+            Self::UnixSocket,
             Self::Learn,
         ];
         all.into_iter().find(|task| *task as u8 == byte)
@@ -231,6 +234,13 @@ fn do_task(task: Task, name: &OsStr, descriptor: Option<OwnedFd>) -> io::Result<
             })?;
             direct::bound_socket(spec).map(Some)
         }
+        Task::UnixSocket => {
+            let spec = UnixSocketSpec::parse(name);
+            let spec = spec.ok_or_else(|| {
+                io::Error::other("the task that binds a Unix socket is not complete")
+            })?;
+            spec.bind().map(Some)
+        }
         Task::Learn | Task::Expand => Err(io::Error::other(
             "only the main loop of the keeper process reads a configuration and its directories",
         )),
@@ -344,6 +354,7 @@ mod tests {
         let path = directory.path().join("file");
         let name = path.to_str().unwrap();
         std::fs::write(&path, "text").unwrap();
+        let unix = format!("- - {name}.socket");
         let requests = [
             (b'f', name),
             (b's', name),
@@ -354,6 +365,7 @@ mod tests {
             (b'e', "/etc/*"),
             (b'd', name),
             (b'b', "tcp 127.0.0.1:0"),
+            (b'u', &unix),
             (b'l', name),
             (b'x', name),
             (0, ""),

@@ -4,7 +4,7 @@
 //! read a private key, so it could neither rotate logs nor renew certificates. Hence the [`keeper`](start_keeper): a second
 //! process of the same program that keeps running as root. It has no network connection, reads only requests of the server,
 //! and does only what the configuration says: open and rotate those logs, run those log commands and applications, read
-//! those files, bind those ports, remove the pid file and the socket beside it. Before a reload it reads the configuration
+//! those files, bind those ports and Unix sockets, remove the pid file and the socket beside it. Before a reload it reads the configuration
 //! itself.
 //!
 //! Without a keeper the calling process does everything itself.
@@ -14,6 +14,7 @@ mod installation;
 mod keeper;
 mod message;
 mod rotation;
+mod unix_socket;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,6 +27,7 @@ pub use installation::{command_path, installation_root};
 pub use keeper::{KEEPER_ARGUMENT, keep, start_keeper};
 pub use message::{Message, receive as receive_message, send as send_message};
 pub use rotation::{Rotation, has_birth_time};
+pub use unix_socket::{UnixSocketSpec, refuse_live_socket};
 
 use keeper::{Task, remember, request_descriptor, request_task};
 
@@ -147,6 +149,19 @@ pub fn bound_socket(spec: SocketSpec) -> io::Result<OwnedFd> {
         }
         bound => bound,
     }
+}
+
+/// Binds a Unix socket to its path, and sets the access to its file. An old socket to which nobody listens is removed first.
+///
+/// # Errors
+/// The message for the administrator, with the error of the system.
+pub fn unix_socket(spec: &UnixSocketSpec) -> io::Result<OwnedFd> {
+    request_descriptor(Task::UnixSocket, &spec.name(), None).unwrap_or_else(|| spec.bind())
+}
+
+/// Announces to the keeper (the process with the starting user's rights) that [`unix_socket`] will be called with this argument.
+pub fn will_bind_unix(spec: &UnixSocketSpec) {
+    remember(Task::UnixSocket, &spec.name());
 }
 
 /// Lets the keeper (the process with the starting user's rights) read the configuration `config` again, whose name was

@@ -42,7 +42,7 @@ pub use site::http2_settings::{Http2Settings, LatencySettings};
 pub use site::load::{LoadedConfig, load_with};
 pub use site::quic_settings::{Controller, Http3Settings, NodeAddress, QuicNodes, QuicSettings};
 pub use site::settings::{SendInformational, ServerSettings, worker_plan};
-pub use sockets::bind::{ListeningSockets, bind, bind_or_take, refuse_live_socket};
+pub use sockets::bind::{ListeningSockets, bind, bind_or_take};
 pub use sockets::inherited::InheritedSockets;
 #[cfg(feature = "mruby")]
 pub use trial::{TrialError, TrialRequest, TrialResponse, try_requests};

@@ -134,7 +134,7 @@ fn open_unix(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
                 "it already exists and is not an unix socket",
             ));
         }
-        h2o_server::refuse_live_socket(path)?;
+        h2o_opener::refuse_live_socket(path)?;
         std::fs::remove_file(path)?;
     }
     let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;

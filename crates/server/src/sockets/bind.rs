@@ -10,9 +10,9 @@ use std::path::Path;
 use h2o_config::Error;
 use h2o_exchange::{Endpoint, Resources};
 use h2o_log::reason;
-use h2o_opener::SocketSpec;
+use h2o_opener::{SocketSpec, UnixSocketSpec};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketAddrUnix, sockopt};
 
 use crate::LoadedConfig;
 use crate::quic::handover::Handover;
@@ -141,10 +141,10 @@ pub(crate) fn bind_new(
             Claim::Socket(socket) => {
                 if let Endpoint::Unix(path) = &listener.endpoint {
                     // A supervisor like start_server knows neither: everybody can connect to the sockets that it opens.
-                    let owner = owner_ids(listener);
-                    let owner = owner.map_err(|error| listener.error(error).to_string())?;
-                    let set = set_access(path, owner, listener.socket.permission);
-                    bound.warnings.extend(set.err());
+                    let spec = unix_spec(path, listener);
+                    let spec = spec.map_err(|error| listener.error(error).to_string())?;
+                    let failed = spec.set_access().err();
+                    bound.warnings.extend(failed.map(|error| error.to_string()));
                 }
                 tune(&socket, listener, &mut bound.warnings)
                     .map_err(|error| listener.error(reason(&error)).to_string())?;
@@ -418,17 +418,22 @@ const fn udp_spec(address: SocketAddr, shares: bool) -> SocketSpec {
 }
 
 /// Tells the process that keeps the rights of the starting user which sockets these listeners need, since only root may bind some
-/// ports.
+/// ports, and write to some directories.
 fn announce(listeners: &Listeners, settings: &ServerSettings) {
     for listener in &listeners.0 {
-        match listener.endpoint {
-            Endpoint::Tcp(address) => h2o_opener::will_bind(tcp_spec(address, settings)),
+        match &listener.endpoint {
+            Endpoint::Tcp(address) => h2o_opener::will_bind(tcp_spec(*address, settings)),
             Endpoint::Udp(address) => {
                 for shares in [false, true] {
-                    h2o_opener::will_bind(udp_spec(address, shares));
+                    h2o_opener::will_bind(udp_spec(*address, shares));
                 }
             }
-            Endpoint::Unix(_) => {}
+            Endpoint::Unix(path) => {
+                // An unknown owner is reported when the socket is opened.
+                if let Ok(spec) = unix_spec(path, listener) {
+                    h2o_opener::will_bind_unix(&spec);
+                }
+            }
         }
     }
 }
@@ -456,12 +461,6 @@ fn bind_udp(
 ) -> io::Result<OwnedFd> {
     let socket = open_udp(address, true)?;
     set_buffer_sizes(&socket, listener, warnings)?;
-    Ok(socket)
-}
-
-fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, kind, flags, None)?;
     Ok(socket)
 }
 
@@ -551,35 +550,35 @@ fn bind_unix(
     listener: &Listener,
     warnings: &mut Vec<String>,
 ) -> Result<OwnedFd, String> {
-    let shown = path.display();
-    if check_unix(path)? {
-        refuse_live_socket(path)
-            .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
-        std::fs::remove_file(path).map_err(|error| {
-            format!(
-                "failed to remove the old socket:{shown}: {}",
-                reason(&error)
-            )
+    check_unix(path)?;
+    let socket = h2o_opener::unix_socket(&unix_spec(path, listener)?);
+    let socket = socket.map_err(|error| error.to_string())?;
+    set_buffer_sizes(&socket, listener, warnings)
+        .and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?))
+        .map_err(|error| {
+            let path = path.display();
+            format!("failed to listen to socket:{path}: {}", reason(&error))
         })?;
-    }
-    let open = |warnings: &mut Vec<String>| -> io::Result<OwnedFd> {
-        let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
-        set_buffer_sizes(&socket, listener, warnings)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok(socket)
-    };
-    let socket = open(warnings)
-        .map_err(|error| format!("failed to listen to socket:{shown}: {}", reason(&error)))?;
-    set_access(path, owner_ids(listener)?, listener.socket.permission)?;
     Ok(socket)
 }
 
-/// Checks whether a Unix socket can have this path. Returns whether there is a socket, which must be removed first.
+/// The Unix socket of a listener.
+///
+/// # Errors
+/// The machine does not know the owner or the group.
+fn unix_spec(path: &Path, listener: &Listener) -> Result<UnixSocketSpec, String> {
+    Ok(UnixSocketSpec {
+        path: path.into(),
+        owner: owner_ids(listener)?,
+        permission: listener.socket.permission,
+    })
+}
+
+/// Checks whether a Unix socket can have this path.
 ///
 /// # Errors
 /// The path is too long, its directory does not exist, or it is the path of a file that is no socket.
-fn check_unix(path: &Path) -> Result<bool, String> {
+fn check_unix(path: &Path) -> Result<(), String> {
     let shown = path.display();
     let is_socket = std::fs::symlink_metadata(path).map(|found| found.file_type().is_socket());
     if matches!(is_socket, Ok(false)) {
@@ -595,33 +594,9 @@ fn check_unix(path: &Path) -> Result<bool, String> {
     {
         reason(&error).to_string()
     } else {
-        return Ok(is_socket.is_ok());
+        return Ok(());
     };
     Err(format!("failed to listen to socket:{shown}: {fault}"))
-}
-
-/// Checks that no program listens to the Unix socket at `path`, so that its file can be removed. Whoever removes the file of a socket
-/// in use takes all later clients from the program that listens to it.
-///
-/// # Errors
-/// What keeps the socket from being replaced: a program that listens to it, or the reason why nobody can tell.
-pub fn refuse_live_socket(path: &Path) -> io::Result<()> {
-    let in_use = || {
-        let text = "another program listens to it; stop that program, or take another path";
-        Err(io::Error::new(io::ErrorKind::AddrInUse, text))
-    };
-    let client = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
-    match rustix::net::connect(&client, &SocketAddrUnix::new(path)?) {
-        // The queue of the socket is full, or it is a socket of datagrams.
-        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => in_use(),
-        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
-        Err(error) => {
-            let reason = reason(&error.into());
-            Err(io::Error::other(format!(
-                "no way to find out whether another program listens to it: {reason}"
-            )))
-        }
-    }
 }
 
 /// The ids of the user and group that own the file of a Unix socket, if its listener names an owner.
@@ -637,25 +612,6 @@ fn owner_ids(listener: &Listener) -> Result<Option<(u32, u32)>, String> {
             .ok_or_else(|| format!("failed to obtain gid of group:{group}: Not found"))?,
     };
     Ok(Some((user.uid, group)))
-}
-
-/// Gives the file of a Unix socket its owner, if there is one, and the permissions of its listener.
-fn set_access(
-    path: &Path,
-    owner: Option<(u32, u32)>,
-    permission: Option<u32>,
-) -> Result<(), String> {
-    let shown = path.display();
-    if let Some((user, group)) = owner {
-        std::os::unix::fs::chown(path, Some(user), Some(group))
-            .map_err(|error| format!("failed to chown socket:{shown}: {}", reason(&error)))?;
-    }
-    if let Some(mode) = permission {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-        std::fs::set_permissions(path, mode)
-            .map_err(|error| format!("failed to chmod socket:{shown}: {}", reason(&error)))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -676,7 +632,7 @@ mod tests {
             if !has(before) {
                 continue;
             }
-            let socket = new_socket(AddressFamily::INET, SocketType::STREAM).unwrap();
+            let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
             sockopt::set_tcp_congestion(&socket, before).unwrap();
             prefer_bbr(&socket);
             let name = sockopt::tcp_congestion(&socket).unwrap();
