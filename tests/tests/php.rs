@@ -187,6 +187,14 @@ fn uploads_of_wordpress_are_never_run() {
     assert_eq!(get("/wp-login.php").text(), "login");
     assert_eq!(get("/xmlrpc.php").code(), 403);
     assert_eq!(get("/wp-content/uploads/a.php").text(), "<?php echo 'run';");
+    for detour in [
+        "/wp-content//uploads/a.php",
+        "//wp-content/uploads/a.php",
+        "/wp-content/%2Fuploads/a.php",
+    ] {
+        assert_eq!(get(detour).code(), 404, "{detour}");
+    }
+    assert_eq!(get("//wp-login.php").text(), "login");
 }
 
 #[test]

@@ -329,6 +329,11 @@ pub trait Handler: Send + Sync {
         None
     }
 
+    /// Whether the handler looks up paths of requests in a file system, which takes `//name` for `/name`.
+    fn reads_files(&self) -> bool {
+        false
+    }
+
     /// What the handler needs of the body of this request, whose head and route are known. The first handler of the
     /// path that needs the body decides whether handlers run before or after the body has arrived. If no handler needs
     /// the body, handlers run at once and it is not read.

@@ -147,8 +147,9 @@ pub struct Host {
     pub client_authorities: Box<[(Endpoint, Option<Arc<str>>)]>,
     /// The `alt-svc` header that tells clients of the host's QUIC listener (RFC 7838 §3), if it has one.
     pub alt_svc: Option<Box<[u8]>>,
-    /// Whether a guard of the host lets only some clients through. Paths of requests are then also looked up with repeated slashes merged.
-    pub has_access_rules: bool,
+    /// Whether paths of requests are also looked up with repeated slashes merged: a guard of the host lets only some clients through, or the
+    /// host has several paths, and one of them reads files.
+    pub looks_behind_slashes: bool,
     /// The paths of the host, longest first; paths of equal length in file order, with patterns first. The last entry
     /// is for requests that match no path.
     pub paths: Vec<PathRoute>,
@@ -233,6 +234,12 @@ impl PathRoute {
         guards.filter_map(|guard| guard.access_rules())
     }
 
+    /// Whether a handler of the path [reads files](Handler::reads_files).
+    #[must_use]
+    pub fn reads_files(&self) -> bool {
+        self.handlers.iter().any(|handler| handler.reads_files())
+    }
+
     /// The rest of the request's normalised `path`, after this path of the configuration.
     #[must_use]
     pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
@@ -257,15 +264,15 @@ impl Site {
     }
 
     /// Chooses the route of a normalised request path on a host: the longest path that matches, else the entry for
-    /// requests that match no path. That entry is also chosen if the path has repeated slashes and leads past access rules of the path
-    /// that it would match without them: file systems and most applications take `//private` for `/private`.
+    /// requests that match no path. That entry is also chosen if the path has repeated slashes and leads past the access rules of the path
+    /// that it would match without them, or past that path to files: file systems and most applications take `//private` for `/private`.
     #[must_use]
     #[inline]
     pub fn select_path(&self, host: u32, path: &[u8]) -> Route {
         let found = self.select_as_written(host, path);
-        if self.hosts[host as usize].has_access_rules
+        if self.hosts[host as usize].looks_behind_slashes
             && path.windows(2).any(|pair| pair == b"//")
-            && self.passes_rules_by(host, path, found)
+            && self.is_detour(host, path, found)
         {
             let last = self.hosts[host as usize].paths.len().saturating_sub(1);
             let path = u32::try_from(last).unwrap_or(u32::MAX);
@@ -274,14 +281,18 @@ impl Site {
         found
     }
 
-    /// Whether a path with repeated slashes, which leads to `found`, would meet other access rules without them.
+    /// Whether a path with repeated slashes, which leads to `found`, leads past what the configuration says for the path without them.
     #[cold]
-    fn passes_rules_by(&self, host: u32, path: &[u8], found: Route) -> bool {
+    fn is_detour(&self, host: u32, path: &[u8], found: Route) -> bool {
         let mut merged = path.to_vec();
         merged.dedup_by(|next, before| *next == b'/' && *before == b'/');
-        let meant = self.path(self.select_as_written(host, &merged));
-        let found: Vec<usize> = self.path(found).access_rules().collect();
-        meant.access_rules().any(|rules| !found.contains(&rules))
+        let meant = self.select_as_written(host, &merged);
+        if meant == found {
+            return false;
+        }
+        let (meant, found) = (self.path(meant), self.path(found));
+        let rules: Vec<usize> = found.access_rules().collect();
+        found.reads_files() || meant.access_rules().any(|rule| !rules.contains(&rule))
     }
 
     #[inline]
@@ -334,16 +345,27 @@ mod tests {
         }
     }
 
-    /// A guard with these rules.
-    struct Guard(Option<usize>);
+    /// A guard with these rules, or a handler.
+    enum Kind {
+        Guard(Option<usize>),
+        Files,
+        Other,
+    }
 
-    impl Handler for Guard {
+    impl Handler for Kind {
         fn on_request(&self, _: &mut Exchange) -> Outcome {
             Outcome::Declined
         }
 
         fn access_rules(&self) -> Option<usize> {
-            self.0
+            match self {
+                Self::Guard(rules) => *rules,
+                Self::Files | Self::Other => None,
+            }
+        }
+
+        fn reads_files(&self) -> bool {
+            matches!(self, Self::Files)
         }
     }
 
@@ -353,13 +375,13 @@ mod tests {
             path: path.into(),
             guards: u32::try_from(guards.len()).unwrap(),
             handlers: (guards.iter())
-                .map(|rules| Box::new(Guard(*rules)) as Box<dyn Handler>)
+                .map(|rules| Box::new(Kind::Guard(*rules)) as Box<dyn Handler>)
                 .collect(),
             ..PathRoute::default()
         };
         // The rules 1 are inherited from the host.
         let host = Host {
-            has_access_rules: true,
+            looks_behind_slashes: true,
             paths: vec![
                 entry("/private", &[Some(1), Some(2)]),
                 entry("/also", &[Some(1), None]),
@@ -377,6 +399,33 @@ mod tests {
             ("//also/x", "/"),
             ("//open/x", "/"),
             ("//else", "/"),
+        ];
+        assert_paths(host, &cases);
+    }
+
+    #[test]
+    fn no_repeated_slash_leads_past_a_path_to_its_files() {
+        let entry = |path: &str, handler: Kind| PathRoute {
+            path: path.into(),
+            handlers: vec![Box::new(handler)],
+            ..PathRoute::default()
+        };
+        let host = Host {
+            looks_behind_slashes: true,
+            paths: vec![
+                entry("/app/uploads", Kind::Other),
+                entry("/app", Kind::Files),
+                entry("/", Kind::Other),
+                entry("", Kind::Other),
+            ],
+            ..Host::default()
+        };
+        let cases = [
+            ("/app/uploads/x", "/app/uploads"),
+            ("/app/uploads//x", "/app/uploads"),
+            ("/app//uploads/x", ""),
+            ("/app//other", "/app"),
+            ("//app/uploads/x", "/"),
         ];
         assert_paths(host, &cases);
     }

@@ -133,6 +133,10 @@ const LABEL: &str = "lib/handler/file.c";
 struct FileHandler(Arc<Service>);
 
 impl Handler for FileHandler {
+    fn reads_files(&self) -> bool {
+        matches!(self.0.target, ServiceTarget::Directory(_))
+    }
+
     fn body_use(&self, _: &Exchange) -> BodyUse {
         if self.0.has_dynamic_types() {
             // Keep the request body: only the lookup of the file shows whether a custom handler gets the request, and

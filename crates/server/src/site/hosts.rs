@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use h2o_config::{Command, Directive, Error, Kinds, Level, Levels, Node, Pass, Pos};
-use h2o_exchange::{Host, HostName, PathPattern, Scope};
+use h2o_exchange::{Host, HostName, PathPattern, PathRoute, Scope};
 
 use crate::site::acme;
 use crate::site::listen::Listeners;
@@ -115,9 +115,16 @@ fn host(scope: &mut Scope, name: HostName, key: &Node, value: &Node) -> Result<H
         strict: scope.settings.get::<StrictMatch>().0,
         // `set_client_authorities` fills this in once all listeners are read.
         client_authorities: Box::default(),
-        has_access_rules: (paths.iter()).any(|path| path.access_rules().next().is_some()),
+        looks_behind_slashes: looks_behind_slashes(&paths),
         paths,
     })
+}
+
+/// Whether a path of a request with repeated slashes may lead past what the configuration says for the path without them. The last of the
+/// host's paths is for requests that match no path.
+fn looks_behind_slashes(paths: &[PathRoute]) -> bool {
+    let has_rules = |path: &PathRoute| path.access_rules().next().is_some();
+    paths.iter().any(has_rules) || paths.len() > 2 && paths.iter().any(PathRoute::reads_files)
 }
 
 fn paths(scope: &mut Scope, command: &Command<'_>) -> Result<(), Error> {
