@@ -317,6 +317,27 @@ fn a_certificate_without_its_issuer_is_not_asked_for() {
 }
 
 #[test]
+fn a_reload_fetches_the_response_that_could_not_be_fetched_before() {
+    let folder = Folder::new();
+    let authority = OcspAuthority::new(&folder, "a.test");
+    let server = setup(folder, "").start();
+    server.wait_for_message("no response from");
+    let responder = authority.respond(&server.folder);
+    server.reload();
+    wait_for(&server, GOOD);
+    drop(responder);
+    // A command that has failed for good is run again, too.
+    let folder = Folder::new();
+    let _ = OcspAuthority::new(&folder, "a.test");
+    let attribute = command(&folder, "exit 1");
+    let server = setup(folder, &attribute).start();
+    server.wait_for_message("[OCSP Stapling] disabled for certificate file:");
+    let _ = command(&server.folder, "echo repaired >&2; exit 75");
+    server.reload();
+    server.wait_for_message("repaired");
+}
+
+#[test]
 fn a_reload_keeps_the_response_and_a_new_certificate_gets_its_own() {
     let folder = Folder::new();
     let authority = OcspAuthority::new(&folder, "a.test");

@@ -55,6 +55,9 @@ impl Server {
         let before = std::mem::replace(&mut self.current, next);
         self.retired.push(before.retire());
         self.release_retired();
+        for staple in self.current.tls().staples().values() {
+            staple.retry();
+        }
         Ok(warnings)
     }
 

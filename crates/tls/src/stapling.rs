@@ -203,6 +203,16 @@ impl Staple {
         true
     }
 
+    /// Has the next [`Staple::poll`] fetch a response if there is none, however earlier fetches have failed: a reload is the word of the
+    /// administrator, who may have removed the cause.
+    pub fn retry(&self) {
+        let mut state = self.state();
+        if state.response.is_none() {
+            state.is_given_up = false;
+            state.next = Duration::ZERO;
+        }
+    }
+
     /// Returns how to fetch an OCSP response for the certificate, whether or not a fetch is due.
     ///
     /// # Errors
@@ -407,6 +417,24 @@ mod tests {
             assert_eq!(staple.state().response.is_some(), has_response);
             assert_eq!(staple.version.load(Ordering::Acquire) != 0, has_response);
         }
+    }
+
+    #[test]
+    fn a_reload_has_a_response_fetched_if_there_is_none() {
+        let staple = staple();
+        for failure in [FetchFailure::Temporary, FetchFailure::Permanent] {
+            assert!(staple.poll(Duration::from_secs(100)));
+            staple.finish(Err(failure), Duration::from_secs(100));
+            assert!(!staple.poll(Duration::from_secs(101)));
+            staple.retry();
+        }
+        assert!(staple.poll(Duration::from_secs(102)));
+        // While a response is fetched or valid, nothing more is due.
+        staple.retry();
+        assert!(!staple.poll(Duration::from_secs(103)));
+        staple.finish(Ok(response(10_000)), Duration::from_secs(103));
+        staple.retry();
+        assert!(!staple.poll(Duration::from_secs(104)));
     }
 
     #[test]
