@@ -71,7 +71,11 @@ impl<C: 'static> IdlePool<C> {
                 IdleState::Closed => warn_once(
                     &CLOSED,
                     "detected close by upstream before the expected timeout",
-                    "the backend keeps idle connections for less than `proxy.timeout.keepalive`",
+                    if self.upstream.settings.fastcgi.is_some() {
+                        "the application keeps idle connections for less than `fastcgi.timeout.keepalive`"
+                    } else {
+                        "the backend keeps idle connections for less than `proxy.timeout.keepalive`"
+                    },
                 ),
                 IdleState::Unexpected => {
                     warn_once(

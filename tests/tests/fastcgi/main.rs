@@ -437,6 +437,22 @@ fn connections_are_kept_where_that_is_wanted_and_nothing_leaks_between_requests(
 }
 
 #[test]
+fn an_application_that_closes_a_kept_connection_is_asked_over_a_new_one() {
+    let backend = Backend::start(|talk| {
+        if Received::read(talk).is_some() {
+            talk.send(response("\nfine"));
+        }
+    });
+    let server = start(&backend, "fastcgi.timeout.keepalive: 60000");
+    // The connection may be found to be closed before the next request takes it, or only then.
+    let line = "less than `fastcgi.timeout.keepalive`";
+    h2o_tests::eventually(line, || {
+        assert_eq!(body(&ask(&server, "/app", &[])), "fine");
+        server.messages().contains(line).then_some(())
+    });
+}
+
+#[test]
 fn an_application_that_is_not_there_is_503() {
     let port = h2o_tests::free_port();
     let config = format!(
