@@ -315,26 +315,6 @@ fn a_backend_that_answers_early_is_asked_nothing_more_unless_it_has_waited_for_t
     assert!(is_kept_after(head, "1\r\nk\r\n0\r\n\r\n"));
 }
 
-#[test]
-fn a_refusal_ends_the_request() {
-    let address = backend(|_, mut peer| {
-        peer.head();
-        peer.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno");
-        // The backend reads everything: if it closed the connection with unread bytes, the connection would be reset before the
-        // response arrives.
-        peer.rest();
-    });
-    on_worker(|worker| async move {
-        let upstream = upstream(&[address], settings());
-        let (request, pipe) = streamed(BodyLength::Unknown);
-        pipe.push("one");
-        let reply = send(&worker, &upstream, request).await.unwrap();
-        assert_eq!(reply.status.as_u16(), 413);
-        assert_eq!(content(reply.body).await, (b"no".to_vec(), Ok(())));
-        assert!(pipe.is_abandoned());
-    });
-}
-
 /// Sends a request with a body that does not end. The backend sends the head of its response, and the content together with it
 /// (`at_once`) or when the head has arrived; then it closes the connection (`closes`) or reads on. Returns whether the response ends
 /// and the rest of the body is abandoned.
@@ -369,7 +349,7 @@ fn ends_early(head: &'static str, at_once: bool, closes: bool) -> bool {
 }
 
 #[test]
-fn a_backend_that_closes_after_its_response_gets_no_more_of_the_request() {
+fn a_backend_that_refuses_or_closes_after_its_response_gets_no_more_of_the_request() {
     // Each case: the head of the response, and whether the backend closes the connection.
     let cases = [
         ("HTTP/1.1 200 OK\r\nconnection: close", false),
