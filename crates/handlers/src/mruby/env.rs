@@ -149,23 +149,16 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
             .and_then(|parts| parts.get(index).copied());
         part.and_then(|part| vm.elements(part)).unwrap_or_default()
     });
-    let keys = vm.local::<Keys>();
+    let made_before = |name: &[u8]| {
+        let is_name = |key: &Value| vm.with_bytes(*key, |key| key == name) == Some(true);
+        made.get(made_keys.iter().position(is_name)?).copied()
+    };
     vm.with_object(source, |request: &Request| {
-        for text in request.keys() {
-            let known = made_keys
-                .iter()
-                .position(|key| vm.with_bytes(*key, |key| *key == *text) == Some(true));
-            let value = match known.and_then(|at| made.get(at)) {
-                Some(value) => Some(*value),
-                None => request.value(vm, &text)?,
-            };
-            if let Some(value) = value {
-                vm.hash_set(hash, keys.get(vm, &text)?, value)?;
-            }
-        }
-        // Entries that are not from the request, such as those that a sub-request adds, come last.
-        for (key, value) in made_keys.iter().zip(made) {
-            vm.hash_set(hash, *key, value)?;
+        make_entries(vm, hash, request, made_before)?;
+        // Entries that are not from the request come last: the literal `{**env, a: 1}` copies the Hash, and adds `a` to the copy, without
+        // calling a method, if it was compiled after the request had begun.
+        for (key, value) in made_keys.iter().zip(&made) {
+            vm.hash_set(hash, *key, *value)?;
         }
         Ok(())
     })?
@@ -173,15 +166,29 @@ fn fill(vm: &Vm, hash: Value) -> Result<(), Leave> {
 
 /// The Hash with all entries, for scripts that may copy it in a way that [makes no entries](Vm::copies_hashes).
 pub(super) fn whole(vm: &Vm, request: &Request) -> Result<Value, Value> {
-    let names = request.keys();
-    let hash = vm.hash(names.len())?;
+    let hash = vm.hash(0)?;
+    make_entries(vm, hash, request, |_| None)?;
+    Ok(hash)
+}
+
+/// Adds the entries of a request in their order; `made` returns the value of an entry that exists already.
+fn make_entries(
+    vm: &Vm,
+    hash: Value,
+    request: &Request,
+    made: impl Fn(&[u8]) -> Option<Value>,
+) -> Result<(), Value> {
     let keys = vm.local::<Keys>();
-    for name in names {
-        if let Some(value) = request.value(vm, &name)? {
+    for name in request.keys() {
+        let value = match made(&name) {
+            Some(value) => Some(value),
+            None => request.value(vm, &name)?,
+        };
+        if let Some(value) = value {
             vm.hash_set(hash, keys.get(vm, &name)?, value)?;
         }
     }
-    Ok(hash)
+    Ok(())
 }
 
 /// The source of a Hash that describes a request: it makes the entries. It has a copy of the facts about the request,
